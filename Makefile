@@ -1,0 +1,29 @@
+# make demo   the main job from nothing          make test   the tests
+# make lint   ruff and mypy                      make bench  the benchmarks
+VENV := .venv
+BIN := $(VENV)/bin
+
+demo: $(VENV)/.ready
+	$(BIN)/thistle run digits-clean
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/kernels.py
+
+clean:
+	rm -rf $(VENV) .venv-peers dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Thistle needs Python 3.11 as python3")'
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.PHONY: demo test lint bench clean

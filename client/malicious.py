@@ -1,0 +1,96 @@
+"""The malicious client: trains on poisoned data, or sends another update than it trained. A complete ClientApp.
+
+In simulation the experiment says who attacks and how; on a real node its own node config alone (attacks.roles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import torch
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from attacks.poisoning.build import Facts, Poison, make_poison
+from attacks.poisoning.data import DataAttack
+from attacks.roles import Training, expected_attackers, orders, panel
+from client.work import Work
+from exchange.layout import Layout
+from exchange.randomness import torch_rng
+from exchange.settings import Attack
+from tasks.training import Loss, plain_loss
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """1 see what colluders send ▶ 2 train on poisoned data ▶ 3 send another update than that."""
+    work = Work.of(message, context)
+    attack = orders(work.client, work.round, work.experiment, context.node_config)
+    if attack is None:
+        raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
+    poison = make_poison(attack, _facts(work, attack))
+    shown = panel_updates(work, _trainings(work, attack, poison)) if poison.collusion else None
+
+    model = work.model()
+    layout = Layout.of(model)
+    sent = layout.vector(model.state_dict())
+    pixels, labels = work.data()
+    metrics = _at_rate(work, poison.rate).train(model, pixels, labels, _poisoned(plain_loss, poison.data))
+
+    if poison.collusion and shown is not None:
+        _write(model, layout, sent + poison.collusion(shown))
+    elif poison.update:
+        own = layout.vector(model.state_dict()) - sent
+        noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
+        _write(model, layout, sent + poison.update(own, noise))
+    return work.reply(message, model, len(labels), metrics)
+
+
+def _facts(work: Work, attack: Attack) -> Facts:
+    clients, n = work.experiment.task.clients, work.experiment.client.per_round
+    return Facts(work.task.classes, n, expected_attackers(attack, clients, n, work.experiment.seed))
+
+
+def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
+    return panel(attack, work.client, work.experiment.task.clients, work.experiment.seed)[: poison.panel]
+
+
+def _at_rate(work: Work, rate: float) -> Work:
+    return replace(work, config=ConfigRecord({**work.config, "lr": rate * work.recipe().lr}))
+
+
+def _poisoned(loss: Loss, attack: DataAttack | None) -> Loss:
+    """The loss on what the attack makes of each batch."""
+    return loss if attack is None else lambda model, pixels, labels: loss(model, *attack(pixels, labels))
+
+
+def _write(model: nn.Module, layout: Layout, vector: Tensor) -> None:
+    """Other trained values; the buffers stay as training has left them."""
+    model.load_state_dict(layout.state(vector, model.state_dict()))
+
+
+_last_panel: dict[Hashable, Tensor] = {}
+"""A process with several attackers trains a round's panel once."""
+
+
+def panel_updates(work: Work, trainings: list[Training]) -> Tensor:
+    """The updates of these trainings from the model that was sent, one a row. Uses the process's network."""
+    fingerprint = hash(tuple(array.data for array in work.arrays.values()))
+    key = (work.experiment, work.recipe(), work.round, fingerprint, tuple(trainings))
+    if key not in _last_panel:
+        updates = torch.stack([_honest_update(replace(work, client=one, again=again)) for one, again in trainings])
+        _last_panel.clear()
+        _last_panel[key] = updates
+    return _last_panel[key]
+
+
+def _honest_update(work: Work) -> Tensor:
+    model = work.model()
+    layout = Layout.of(model)
+    sent = layout.vector(model.state_dict())
+    work.train(model, *work.data())
+    return layout.vector(model.state_dict()) - sent

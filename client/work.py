@@ -1,0 +1,105 @@
+"""What every kind of client does alike: read its message, find its data, load the model, reply.
+
+A process hosts many clients one after the other: the task, the network and nothing else are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from exchange import settings
+from exchange.experiment import Experiment
+from exchange.layout import load_record, to_record
+from exchange.randomness import seed_for, torch_rng
+from tasks.models import build_model
+from tasks.task import Task, cached_task
+from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
+
+
+@lru_cache(maxsize=2)
+def cached_model(
+    model: settings.Model, shape: tuple[int, int, int], classes: int, seed: int, device: torch.device
+) -> nn.Module:
+    """The process's one network; its weights are overwritten for every client."""
+    return build_model(model, shape, classes, seed).to(device)
+
+
+@dataclass
+class Work:
+    """One client's work in one round."""
+
+    experiment: Experiment
+    task: Task
+    client: int
+    round: int
+    config: ConfigRecord
+    arrays: ArrayRecord
+    device: torch.device
+    again: int = 0
+    """Another training of the same client in the same round has another number."""
+    started: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, message: Message, context: Context) -> Work:
+        """From Flower's message and context, as any ClientApp gets them."""
+        torch.set_num_threads(1)
+        experiment = Experiment.of(context.run_config)
+        config = message.content.config_records["config"]
+        return cls(
+            experiment=experiment,
+            task=cached_task(experiment.task, experiment.seed),
+            client=int(context.node_config["partition-id"]),
+            round=int(config["server-round"]),  # type: ignore[arg-type]
+            config=config,
+            arrays=message.content.array_records["arrays"],
+            device=pick_device(experiment.runtime.device),
+        )
+
+    def model(self) -> nn.Module:
+        """The process's network with the weights that were sent."""
+        experiment = self.experiment
+        model = cached_model(experiment.model, self.task.shape, self.task.classes, experiment.seed, self.device)
+        load_record(model, self.arrays)
+        return model
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """This client's images and labels."""
+        return to_tensors(self.task.client_images(self.client), self.device)
+
+    def recipe(self) -> Recipe:
+        """How the experiment, and the server for this round, want it trained."""
+        client = self.experiment.client
+        return Recipe(
+            epochs=client.epochs,
+            batch_size=client.batch_size,
+            lr=float(self.config.get("lr", client.lr)),  # type: ignore[arg-type]
+            momentum=client.momentum,
+            weight_decay=client.weight_decay,
+            proximal_mu=float(self.config.get("proximal-mu", 0.0)),  # type: ignore[arg-type]
+        )
+
+    def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> dict[str, float]:
+        """Train in place, seeded by (seed, round, client); returns the reply's metrics."""
+        seed = self.experiment.seed
+        asked = bool(self.config.get("report-losses", False))
+        batch = self.experiment.evaluate.batch_size
+        metrics = {"loss-before": evaluate(model, pixels, labels, batch)[1]} if asked else {}
+        where = (self.round, self.client, *([self.again] if self.again else []))
+        torch.manual_seed(seed_for(seed, "dropout", *where))
+        generator = torch_rng(seed, "batches", *where)
+        metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss)
+        if asked:
+            metrics["loss-after"] = evaluate(model, pixels, labels, batch)[1]
+        return metrics
+
+    def reply(self, message: Message, model: nn.Module, examples: int, metrics: dict[str, float]) -> Message:
+        """The client's model (Flower's convention) and its numbers."""
+        numbers = MetricRecord({"num-examples": examples, "seconds": time.perf_counter() - self.started, **metrics})
+        content = RecordDict({"arrays": to_record(model.state_dict()), "metrics": numbers})
+        return Message(content, reply_to=message)

@@ -1,0 +1,67 @@
+"""One message a host, many clients in it: how both sides pack and unpack.
+
+A request is what a strategy made for its clients, plus a `cohort` record with the ids to run.
+A reply holds every client's records under "<id>/<name>"; a client that failed has "<id>/error".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from exchange.text import last_line
+
+ACTION = "cohort"
+RECORD = "cohort"
+FAILURE = "error"
+
+Record = ArrayRecord | ConfigRecord | MetricRecord
+
+
+def pack_request(content: RecordDict, ids: list[int]) -> RecordDict:
+    """The content of one host's message: the strategy's records once, and whom to run."""
+    return RecordDict({**content, RECORD: ConfigRecord({"ids": ids})})
+
+
+def unpack_request(content: RecordDict) -> tuple[RecordDict, list[int]]:
+    """What each client of this host shall see, and their ids."""
+    ids = cast(list[int], content.config_records[RECORD]["ids"])
+    return RecordDict({name: record for name, record in content.items() if name != RECORD}), ids
+
+
+def pack_replies(replies: Iterable[tuple[int, RecordDict | BaseException | str]]) -> RecordDict:
+    """One host's reply: the records, or the failure, of each of its clients."""
+    packed: dict[str, Record] = {}
+    for client, reply in replies:
+        if isinstance(reply, RecordDict):
+            packed |= {f"{client}/{name}": record for name, record in reply.items()}
+        else:
+            packed[f"{client}/{FAILURE}"] = ConfigRecord({"reason": describe(reply)})
+    return RecordDict(packed)
+
+
+def describe(failure: BaseException | str) -> str:
+    """A failure as one bounded line: what a traceback ends with."""
+    if isinstance(failure, str):
+        return last_line(failure)
+    return last_line(f"{type(failure).__name__}: {failure}")
+
+
+def unpack_replies(content: RecordDict, ids: Iterable[int]) -> Iterator[tuple[int, RecordDict | str]]:
+    """For each client asked for: its records, or the reason why there are none."""
+    found: dict[str, dict[str, Record]] = {}
+    for key, record in content.items():
+        sender, slash, name = key.partition("/")
+        if slash:
+            found.setdefault(sender, {})[name] = record
+    for client in ids:
+        records = found.get(str(client), {})
+        failure = records.get(FAILURE)
+        if isinstance(failure, ConfigRecord):
+            yield client, last_line(str(failure.get("reason", "")))
+        elif not records:
+            yield client, "the host sent no result for this client"
+        else:
+            yield client, RecordDict(records)

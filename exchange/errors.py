@@ -1,0 +1,8 @@
+"""The one exception whose text is meant for the user."""
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2, no traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))

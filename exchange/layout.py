@@ -1,0 +1,127 @@
+"""A model as Flower sees it (named arrays) and as strategies see it (one flat vector of what is trained).
+
+Buffers (batch-norm statistics, counters) travel beside the vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import Tensor, nn
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named array of a model."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        return torch.empty(0, dtype=self.dtype).numpy().dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names, shapes and types of a model's arrays, in its own order."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        return cls(
+            tuple(
+                Entry(name, tuple(tensor.shape), tensor.dtype, name in trained)
+                for name, tensor in model.state_dict().items()
+            )
+        )
+
+    @property
+    def trained(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.trained]
+
+    @property
+    def buffers(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.trained]
+
+    @property
+    def size(self) -> int:
+        """Entries of the flat vector."""
+        return sum(entry.size for entry in self.trained)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the arrays weigh, without any encoding."""
+        return sum(entry.size * entry.dtype.itemsize for entry in self.entries)
+
+    def vector(self, state: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
+        """The trained entries of a state as one float32 vector (written into `out` where given)."""
+        vector = torch.empty(self.size) if out is None else out
+        start = 0
+        for entry in self.trained:
+            vector[start : start + entry.size] = state[entry.name].reshape(-1)
+            start += entry.size
+        return vector
+
+    def state(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> State:
+        """The state whose trained entries are `vector`."""
+        state, start = {}, 0
+        for entry in self.entries:
+            if entry.trained:
+                state[entry.name] = vector[start : start + entry.size].reshape(entry.shape).to(entry.dtype)
+                start += entry.size
+            else:
+                state[entry.name] = buffers[entry.name]
+        return state
+
+
+def to_record(state: Mapping[str, Tensor]) -> ArrayRecord:
+    """A state as Flower's record."""
+    return ArrayRecord({name: Array(_as_numpy(tensor)) for name, tensor in state.items()})
+
+
+def _as_numpy(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(tensor.shape)
+
+
+def to_state(record: ArrayRecord) -> State:
+    """Flower's record as a state (copies: nothing is shared with the record)."""
+    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+
+
+def load_record(model: nn.Module, record: ArrayRecord) -> None:
+    """Write a record into a model, in place."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(record[name].numpy()))
+
+
+def sha256(state: Mapping[str, Tensor]) -> str:
+    """A fingerprint of a model: names, types, shapes and every bit of its values."""
+    digest = hashlib.sha256()
+    for name, tensor in state.items():
+        array = _as_numpy(tensor)
+        digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def record_bytes(records: Iterable[ArrayRecord]) -> int:
+    """Encoded bytes of the arrays in these records."""
+    return sum(len(array.data) for record in records for array in record.values())

@@ -1,0 +1,162 @@
+"""The run folder: the product's interface to the outside. Names, formats, atomic writes.
+
+experiment.toml     every key, resolved        metrics.jsonl    one line a round
+environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
+status.json         running, finished, …       truth.json       who was malicious
+checkpoint/         the last two               model.safetensors, summary.json, log.txt
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment, read_file
+
+FORMAT = 1
+"""Raised when a reader of an older run folder would misread a newer one."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside one run folder, and the small files in it."""
+
+    path: Path
+
+    @property
+    def experiment(self) -> Path:
+        return self.path / "experiment.toml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def verdicts(self) -> Path:
+        return self.path / "verdicts.jsonl"
+
+    @property
+    def truth(self) -> Path:
+        return self.path / "truth.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    def create(self, again: bool = False) -> None:
+        """Make the folder, or say in one line why it cannot be made; a begun run is only continued."""
+        if self.metrics.exists() and not again:
+            raise UserError(f"run.name = {self.path.name!r}: {self.path} exists; continue it, or choose another name")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise UserError(f"run.out: cannot write to {self.path}: {error.strerror}") from None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only one process works on a run; the system lets go for one that dies, however it dies."""
+        with (self.path / ".lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path}: this run is still going on") from None
+            yield
+
+    def is_held(self) -> bool:
+        """Whether a living process works on this run."""
+        try:
+            with self.held():
+                return False
+        except UserError:
+            return True
+
+    def save_experiment(self, experiment: Experiment) -> None:
+        """Every key, as a new run would want it."""
+        keys = {**experiment.flat(), "run.resume": False}
+        write_atomically(self.experiment, tomli_w.dumps(nest(keys)).encode())
+
+    def load_experiment(self) -> Experiment:
+        if not self.experiment.is_file():
+            raise UserError(f"{self.path}: not a run folder (it has no experiment.toml)")
+        return Experiment.of(read_file(self.experiment))
+
+    def set_status(self, status: str, **more: Any) -> None:
+        write_json(self.status, {"format": FORMAT, "status": status, **more})
+
+    def get_status(self) -> dict[str, Any]:
+        """The last status written; empty where there is none yet."""
+        return read_json(self.status) if self.status.is_file() else {}
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as tables (plain keys first, as TOML wants them)."""
+    tree: dict[str, Any] = {key: value for key, value in flat.items() if "." not in key}
+    for key, value in flat.items():
+        section, dot, name = key.partition(".")
+        if dot:
+            tree.setdefault(section, {})[name] = value
+    return tree
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is the old one or the new one, never half of either."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a .jsonl file; a last line cut off by a crash is passed over."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(value, dict):
+                yield value

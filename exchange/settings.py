@@ -1,0 +1,154 @@
+"""An experiment's settings: one frozen class a section. Deep code receives the section it needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from exchange.errors import UserError
+
+Value = bool | int | float | str
+
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict about types, keys written with dashes."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=dashed, validate_by_name=True)
+
+
+class Run(Section):
+    """Where the run folder is, and whether to continue it."""
+
+    name: str = ""
+    out: str = "runs"
+    resume: bool = False
+
+
+class Task(Section):
+    """Which data, how it is shared out, and what the server holds itself."""
+
+    name: str = "digits"
+    data_dir: str = ""
+    train_size: Natural = 0
+    client_size: Positive = 50
+    clients: Positive = 50
+    partition: Literal["iid", "dirichlet-even", "dirichlet", "shards", "resample"] = "dirichlet-even"
+    alpha: AboveZero = 0.3
+    shards: Positive = 2
+    min_size: Positive = 1
+    server_data: str = "rendered"
+    server_size: Natural = 0
+    server_font: str = ""
+
+
+class Model(Section):
+    """Which network. `dropout`: true = the layout's own rates, false = none, a number = that rate."""
+
+    name: str = "auto"
+    dropout: bool | Annotated[float, Field(ge=0.0, lt=1.0)] = True
+
+
+class Client(Section):
+    """Who trains in a round, and how."""
+
+    per_round: Positive = 10
+    min_replies: Positive = 1
+    timeout: AboveZero = 600.0
+    epochs: Positive = 2
+    batch_size: Positive = 10
+    lr: AboveZero = 0.1
+    lr_schedule: str = "constant"
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    weight_decay: NonNegative = 1e-4
+    max_examples: Positive = 10_000
+
+
+class Evaluate(Section):
+    """How often the global model is measured, and over how many evaluations it is averaged."""
+
+    every: Positive = 5
+    window: Positive = 4
+    batch_size: Positive = 500
+
+
+class Runtime(Section):
+    """What the run may use. `workers` 0: one a core."""
+
+    workers: Natural = 0
+    device: str = "auto"
+
+
+Default = Literal["default"]
+
+
+class Strategy(Section):
+    """How replies become the next model. "default": the named strategy's own value."""
+
+    name: str = "fedavg"
+    server_lr: AboveZero | Default = "default"
+    weighted: bool | Default = "default"
+    malicious: Natural | Default = "default"
+    trim: Annotated[float, Field(ge=0.0, lt=0.5)] | Default = "default"
+    q: NonNegative | Default = "default"
+    proximal_mu: NonNegative | Default = "default"
+
+
+class Attack(Section):
+    """Which simulated clients attack (a fraction drawn from the seed, or explicit ids "0,3,7-9"), how and when.
+
+    `strength` is the attack's one parameter (its table says which); `start` and `stop` are the first and last
+    round in which they attack, `stop` 0: to the end.
+    """
+
+    kind: str = "none"
+    fraction: Fraction = 0.0
+    clients: str = ""
+    start: Positive = 1
+    stop: Natural = 0
+    strength: NonNegative | Default = "default"
+    boost: AboveZero = 5.0
+    target: Natural = 0
+    omniscient: bool = False
+
+
+def learning_rate(client: Client, number: int, rounds: int) -> float:
+    """The clients' rate in round `number` (1 … rounds): constant, cosine to zero, or step:R1,R2,…:FACTOR."""
+    schedule = client.lr_schedule
+    if schedule == "constant":
+        return client.lr
+    if schedule == "cosine":
+        return client.lr * (1 + math.cos(math.pi * (number - 1) / rounds)) / 2
+    try:
+        kind, milestones, factor = schedule.split(":")
+        if kind == "step":
+            passed = sum(number > int(milestone) for milestone in milestones.split(","))
+            return client.lr * float(factor) ** passed
+    except ValueError:
+        pass
+    raise UserError(f"client.lr-schedule = {schedule!r}: should be constant, cosine or step:R1,R2,…:FACTOR")
+
+
+def parse_ids(key: str, text: str, count: int) -> list[int]:
+    """Client ids from "0,3,7-9", each below `count`; ranges are bounded before they are expanded."""
+    ids: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise UserError(f"{key} = {text!r}: {part!r} is not a client id or a range like 7-9")
+        low, high = int(first), int(last if dash else first)
+        if not low <= high < count:
+            raise UserError(f"{key} = {text!r}: {part!r} is outside of 0-{count - 1}")
+        ids.update(range(low, high + 1))
+    return sorted(ids)

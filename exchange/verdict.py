@@ -1,0 +1,23 @@
+"""What became of one client's reply in one round: a line of verdicts.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Kind = Literal["accepted", "filtered", "rejected", "failed"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy)."""
+
+    client: int
+    verdict: Kind
+    step: str = ""
+    score: float | None = None
+    reason: str = ""
+
+    def line(self, number: int) -> dict[str, Any]:
+        """The object that is written for round `number`."""
+        return {"round": number, **asdict(self)}

@@ -1,0 +1,1 @@
+"""The ServerApp: the round loop, guard, cohort grid, evaluation, recorder, checkpoints."""

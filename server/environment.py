@@ -1,0 +1,52 @@
+"""What a run's bits depend on besides its experiment: versions, the CPU, the app's own code."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
+PACKAGES = ("thistle-fl", "flwr", "torch", "torchvision", "ray", "numpy", "safetensors")
+
+
+def environment(host: dict[str, str]) -> dict[str, object]:
+    """For environment.json."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cpu": _cpu(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "platform": platform.platform(),
+        "app_sha256": app_hash(),
+        "host": host,
+    }
+
+
+def app_hash() -> str:
+    """A fingerprint of the code that decides a run's result, the same from a checkout, a wheel or a bundle."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    """The processor's name as Linux gives it, else as Python does."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,153 @@
+"""A reply's arrays, when they are a model: checked against the model that was sent, then rebuilt in its order.
+
+Nothing is allocated by what a reply says: an npy header is read from a bounded prefix of the bytes, and the values
+are looked at where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
+
+from exchange.layout import Entry, Layout, record_bytes
+from server.checks import Rejected
+
+LARGEST = 1e6  # |value| in floating arrays
+FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)
+LARGEST_COUNTER = 2**53
+
+HEADER = 1024  # bytes; np.save writes 128 for up to some ten dimensions
+BLOCK = 1 << 16
+NUMPY = "numpy.ndarray"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The model that was sent, decoded once a round."""
+
+    values: dict[str, np.ndarray]
+    norm: float
+    num_bytes: int
+
+    @classmethod
+    def of(cls, record: ArrayRecord, layout: Layout) -> Sent:
+        values = {entry.name: record[entry.name].numpy() for entry in layout.entries}
+        squares = sum(float(np.square(values[entry.name], dtype=np.float64).sum()) for entry in layout.trained)
+        return cls(values, math.sqrt(squares), record_bytes([record]))
+
+
+def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
+    """The record in the model's own order, shapes and types; the bytes themselves are kept."""
+    _check_keys(record, layout)
+    _check_size(record, layout, sent)
+    values = {entry.name: _decode(record[entry.name], entry) for entry in layout.entries}
+    for entry in layout.entries:
+        _check_values(values[entry.name], entry)
+    _check_distance(values, layout, sent)
+    rebuilt = ArrayRecord()
+    for entry in layout.entries:
+        rebuilt[entry.name] = Array(str(entry.numpy_dtype), entry.shape, NUMPY, record[entry.name].data)
+    return rebuilt
+
+
+def _check_keys(record: ArrayRecord, layout: Layout) -> None:
+    for entry in layout.entries:
+        if entry.name not in record:
+            raise Rejected(f"keys: {entry.name} is missing")
+    if len(record) != len(layout.entries):
+        raise Rejected(f"keys: {len(record)} arrays instead of {len(layout.entries)}")
+
+
+def _check_size(record: ArrayRecord, layout: Layout, sent: Sent) -> None:
+    for entry in layout.entries:
+        array = record[entry.name]
+        if type(array) is not Array or type(array.data) is not bytes:
+            raise Rejected(f"encoding: {entry.name} is not an array of bytes")
+    limit = int(sent.num_bytes * 1.1) + 64_000
+    if (size := record_bytes([record])) > limit:
+        raise Rejected(f"size: {size} bytes, at most {limit} are expected")
+
+
+def _decode(array: Array, entry: Entry) -> np.ndarray:
+    """A view of the array's bytes, after its declaration and its npy header were found to be the expected ones."""
+    name, dtype = entry.name, entry.numpy_dtype
+    if array.stype != NUMPY:
+        raise Rejected(f"encoding: {name} is not stored as {NUMPY}")
+    shape, fortran_order, encoded, offset = _header(array.data, entry)
+    if array.shape != shape or array.dtype != str(encoded):
+        declared = f"{_shape(array.shape)} {array.dtype}"
+        raise Rejected(f"encoding: {name} encodes {_shape(shape)} {encoded} but declares {declared}")
+    if shape != entry.shape:
+        raise Rejected(f"shape: {name} is {_shape(shape)} instead of {entry.shape}")
+    if encoded != dtype:
+        raise Rejected(f"dtype: {name} is {encoded} instead of {dtype}")
+    if fortran_order:
+        raise Rejected(f"encoding: {name} is in Fortran order")
+    if (size := len(array.data) - offset) != entry.size * dtype.itemsize:
+        raise Rejected(f"encoding: {name} has {size} bytes of values instead of {entry.size * dtype.itemsize}")
+    return np.ndarray(entry.shape, dtype, array.data, offset)
+
+
+@cache
+def _usual_header(entry: Entry) -> bytes:
+    """What np.save writes before the values of this entry."""
+    file = BytesIO()
+    descr = npy.dtype_to_descr(entry.numpy_dtype)
+    npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": entry.shape})
+    return file.getvalue()
+
+
+def _header(data: bytes, entry: Entry) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, order, type and length of an npy header (format 1.0); the usual one needs no parsing (50 µs)."""
+    usual = _usual_header(entry)
+    if data.startswith(usual):
+        return entry.shape, False, entry.numpy_dtype, len(usual)
+    prefix = BytesIO(data[:HEADER])
+    try:
+        if npy.read_magic(prefix) != (1, 0):
+            raise ValueError("np.save writes format 1.0 for every plain array")
+        shape, fortran_order, dtype = npy.read_array_header_1_0(prefix, max_header_size=HEADER)
+    except Exception as error:
+        raise Rejected(f"encoding: {entry.name} has no npy 1.0 header") from error
+    return shape, fortran_order, dtype, prefix.tell()
+
+
+def _check_values(values: np.ndarray, entry: Entry) -> None:
+    if not entry.size:
+        return
+    low, high = values.min().item(), values.max().item()  # nan if any value is
+    if not entry.dtype.is_floating_point:
+        if low < 0 or high > LARGEST_COUNTER:
+            raise Rejected(f"buffers: {entry.name} has values from {low} to {high}")
+    elif not (math.isfinite(low) and math.isfinite(high)):
+        raise Rejected(f"not finite: {entry.name}")
+    elif max(-low, high) > LARGEST:
+        raise Rejected(f"magnitude: {entry.name} has values from {low:.6g} to {high:.6g}")
+    elif low < 0 and not entry.trained and entry.name.endswith("running_var"):
+        raise Rejected(f"buffers: {entry.name} has a variance of {low:.6g}")
+
+
+def _check_distance(values: dict[str, np.ndarray], layout: Layout, sent: Sent) -> None:
+    squares = sum(_squared_distance(values[entry.name], sent.values[entry.name]) for entry in layout.trained)
+    distance, limit = math.sqrt(squares), FARTHEST * max(1.0, sent.norm)
+    if not distance <= limit:
+        raise Rejected(f"magnitude: the update's norm is {distance:.6g}, at most {limit:.6g} is expected")
+
+
+def _squared_distance(one: np.ndarray, other: np.ndarray) -> float:
+    """The squared distance of two arrays, in blocks of float32 that stay in the cache, summed in float64."""
+    one, other, total = one.reshape(-1), other.reshape(-1), 0.0
+    for start in range(0, one.size, BLOCK):
+        block = np.subtract(one[start : start + BLOCK], other[start : start + BLOCK], dtype=np.float32)
+        total += float(np.dot(block, block))
+    return total
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return str(shape) if len(shape) <= 8 else f"{len(shape)} dimensions"

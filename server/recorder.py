@@ -1,0 +1,61 @@
+"""What a run writes as it goes: a line a round in metrics.jsonl, a line a client in verdicts.jsonl."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from exchange.runfolder import FORMAT, RunFolder, read_lines, write_atomically
+from exchange.verdict import Verdict
+
+
+class Recorder:
+    """Appends and flushes a round at a time, so that a run can be watched and survives a crash."""
+
+    def __init__(self, folder: RunFolder, after: int) -> None:
+        """Keep the lines of rounds up to `after` (0: a new run), drop what a crash left behind them."""
+        self.folder = folder
+        for path in (folder.metrics, folder.verdicts):
+            _keep(path, after)
+        self.rounds = list(read_lines(folder.metrics))
+
+    def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> None:
+        """One round."""
+        clean = {key: _finite(value) for key, value in line.items()}
+        _append(self.folder.verdicts, (verdict.line(line["round"]) for verdict in verdicts))
+        _append(self.folder.metrics, [clean])
+        self.rounds.append(clean)
+
+    def summary(self, window: int) -> dict[str, Any]:
+        """The numbers of summary.json that the lines hold."""
+        accuracies = [line["accuracy"] for line in self.rounds if line.get("accuracy") is not None]
+        last = accuracies[-window:]
+        seconds = [line["seconds"] for line in self.rounds]
+        return {
+            "format": FORMAT,
+            "rounds": len(self.rounds),
+            "final_accuracy": sum(last) / len(last),
+            "max_accuracy": max(accuracies),
+            "seconds": sum(seconds),
+            "seconds_per_round": median(seconds[1:] or seconds),
+            **{key: sum(line[key] for line in self.rounds) for key in ("bytes_up", "bytes_down", "rejected", "failed")},
+        }
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN: null says "not a number" to every reader."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _append(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+
+
+def _keep(path: Path, after: int) -> None:
+    kept = [json.dumps(line) + "\n" for line in read_lines(path) if line.get("round", 0) <= after]
+    write_atomically(path, "".join(kept).encode())

@@ -1,0 +1,45 @@
+"""Buffers beside the trained vector: combined with the weight the pipeline gave each client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from exchange.layout import Layout, State
+
+MEAN, VARIANCE = "running_mean", "running_var"
+
+
+def combine_buffers(layout: Layout, states: Sequence[State], weights: Tensor | None, sent: State) -> State:
+    """Floats: weighted mean (a variance: plus the variance of the means); integers: median.
+
+    `weights` None (a rule without client weights) or all zero: coordinate median, resp. what was sent.
+    """
+    if weights is not None and not bool((weights > 0).any()):
+        return {entry.name: sent[entry.name] for entry in layout.buffers}
+    combined: State = {}
+    for entry in layout.buffers:
+        stack = torch.stack([state[entry.name] for state in states])
+        if not entry.dtype.is_floating_point:
+            combined[entry.name] = _counter(stack, weights)
+        elif weights is None:
+            combined[entry.name] = stack.median(0).values
+        else:
+            value = _average(stack, weights)
+            if entry.name.endswith(VARIANCE):
+                means = torch.stack([state[entry.name.removesuffix(VARIANCE) + MEAN] for state in states])
+                value = value + _average((means - _average(means, weights)) ** 2, weights)
+            combined[entry.name] = value.to(entry.dtype)
+    return combined
+
+
+def _average(stack: Tensor, weights: Tensor) -> Tensor:
+    share = (weights / weights.sum()).to(torch.float64)
+    return torch.tensordot(share, stack.to(torch.float64), dims=1).to(stack.dtype)
+
+
+def _counter(stack: Tensor, weights: Tensor | None) -> Tensor:
+    counted = stack if weights is None else stack[weights > 0]
+    return counted.median(0).values

@@ -1,0 +1,43 @@
+"""Aggregation rules as pure functions on an n x d float32 block: row i is client i's update, rows sorted by client id.
+
+Every rule returns an `Aggregate`: the new vector and the weight that each client had in it. None copies the block:
+beside it a kernel holds n x n matrices, a few vectors and one chunk of columns.
+
+A pre-step (`nearest_neighbour_mixing`, `bucketing`) is an n' x n matrix, handed to the rule that follows as `mixing`:
+the rule then sees the n' mixed rows, and its weights are given back for the n clients. A Gram matrix that is there
+already goes along as `products`:
+
+    products = gram(updates)
+    mixing = nearest_neighbour_mixing(updates, f, products=products)
+    result = geometric_median(updates, mixing=mixing, products=products)
+"""
+
+from strategies.kernels.block import Aggregate, combine
+from strategies.kernels.clipping import centered_clipping, clip
+from strategies.kernels.coordinates import coordinate_median, trimmed_mean
+from strategies.kernels.gram import gram, inner_products, squared_distances
+from strategies.kernels.means import geometric_median, mean
+from strategies.kernels.mixing import bucketing, nearest_neighbour_mixing
+from strategies.kernels.selection import bulyan, krum, multi_krum
+from strategies.kernels.trust import fltrust, foolsgold
+
+__all__ = [
+    "Aggregate",
+    "bucketing",
+    "bulyan",
+    "centered_clipping",
+    "clip",
+    "combine",
+    "coordinate_median",
+    "fltrust",
+    "foolsgold",
+    "geometric_median",
+    "gram",
+    "inner_products",
+    "krum",
+    "mean",
+    "multi_krum",
+    "nearest_neighbour_mixing",
+    "squared_distances",
+    "trimmed_mean",
+]

@@ -1,0 +1,1 @@
+"""Data, partitions, server data, models and local SGD: what clients and server train on and with."""

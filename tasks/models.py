@@ -1,0 +1,130 @@
+"""The networks. Each is built for a task's image shape and number of classes; inputs are in [0, 1]."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from exchange import settings
+from exchange.errors import UserError
+from exchange.randomness import seed_for
+
+Shape = tuple[int, int, int]
+Builder = Callable[[Shape, int, Callable[[float], nn.Module]], nn.Module]
+
+
+def _conv(inputs: int, outputs: int, padding: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=padding), nn.ReLU()]
+
+
+def _finish(features: list[nn.Module], shape: Shape, head: Callable[[int], list[nn.Module]]) -> nn.Sequential:
+    """Convolutions, then the layers that `head` makes for their flattened width."""
+    with torch.no_grad():
+        width = nn.Sequential(*features).eval()(torch.zeros(1, *shape)).numel()
+    return nn.Sequential(*features, nn.Flatten(), *head(width))
+
+
+def _two_dense(classes: int, dropout: Callable[[float], nn.Module]) -> Callable[[int], list[nn.Module]]:
+    return lambda width: [nn.Linear(width, 128), nn.ReLU(), dropout(0.5), nn.Linear(128, classes)]
+
+
+def cnn_emnist(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """RoFSL's EMNIST network: Conv 32, Conv 64, pool, dropout .25, dense 128, dropout .5, dense."""
+    features = [*_conv(shape[0], 32), *_conv(32, 64), nn.MaxPool2d(2), dropout(0.25)]
+    return _finish(features, shape, _two_dense(classes, dropout))
+
+
+def cnn_cifar(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """RoFSL's CIFAR network: Conv 32, pool, Conv 64, pool, dropout .25, dense 128, dropout .5, dense."""
+    features = [*_conv(shape[0], 32), nn.MaxPool2d(2), *_conv(32, 64), nn.MaxPool2d(2), dropout(0.25)]
+    return _finish(features, shape, _two_dense(classes, dropout))
+
+
+def cnn_calfat(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """CalFAT's network: three convolutions of 128 without padding, two pools, one linear layer."""
+    if min(shape[1:]) < 18:
+        raise UserError(
+            f"model.name = cnn-calfat: needs images of at least 18×18, the task's are {shape[1]}×{shape[2]}"
+        )
+    pool = nn.MaxPool2d(2)
+    features = [*_conv(shape[0], 128, 0), pool, *_conv(128, 128, 0), pool, *_conv(128, 128, 0)]
+    return _finish(features, shape, lambda width: [dropout(0.0), nn.Linear(width, classes)])
+
+
+def vgg8(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """Five convolutions with batch norm (64 to 512 wide), a pool after each while there is something to pool."""
+
+    def blocks() -> Iterator[nn.Module]:
+        inputs, side = shape[0], min(shape[1:])
+        for outputs in (64, 128, 256, 512, 512):
+            yield from (nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+            if side >= 4:
+                yield nn.MaxPool2d(2)
+                side //= 2
+            inputs = outputs
+        yield nn.AdaptiveAvgPool2d(1)
+
+    return _finish(list(blocks()), shape, lambda width: [dropout(0.5), nn.Linear(width, classes)])
+
+
+def resnet18(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """torchvision's ResNet-18, fitted to small images: a 3×3 first convolution, no first pool."""
+    from tasks.vision import torchvision
+
+    model: nn.Module = torchvision().models.resnet18(num_classes=classes)
+    model.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return model
+
+
+def mlp(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """Two hidden layers of 200."""
+    inputs = shape[0] * shape[1] * shape[2]
+    hidden = [nn.Linear(inputs, 200), nn.ReLU(), dropout(0.0), nn.Linear(200, 200), nn.ReLU(), dropout(0.0)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(200, classes))
+
+
+def auto(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    """The EMNIST layout for grey images, the CIFAR layout for coloured ones."""
+    return (cnn_emnist if shape[0] == 1 else cnn_cifar)(shape, classes, dropout)
+
+
+MODELS: dict[str, Builder] = {
+    "auto": auto,
+    "cnn-emnist": cnn_emnist,
+    "cnn-cifar": cnn_cifar,
+    "cnn-calfat": cnn_calfat,
+    "vgg8": vgg8,
+    "resnet18": resnet18,
+    "mlp": mlp,
+}
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that is not in the table, naming the nearest."""
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
+        raise UserError(f"model.name = {name!r}: no such model; did you mean {near[0]}? ({', '.join(MODELS)})")
+
+
+def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """The network with its initial weights, a function of the seed alone; channels last, as training wants it."""
+    check_model(model.name)
+
+    def dropout(rate: float) -> nn.Module:
+        own = rate if model.dropout is True else float(model.dropout)
+        return nn.Dropout(own) if own > 0 else nn.Identity()
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "model"))
+        network = MODELS[model.name](shape, classes, dropout)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def predict(model: nn.Module, pixels: Tensor) -> Tensor:
+    """Logits of images in [0, 1]."""
+    logits: Tensor = model(pixels.contiguous(memory_format=torch.channels_last))
+    return logits

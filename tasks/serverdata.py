@@ -1,0 +1,226 @@
+"""The server's own small data set D0, for filters and server learning; never a client's image.
+
+`none` · `rendered` (characters drawn in a font) · `folder:PATH` · `npz:PATH` · `holdout:N` (taken out of the test set).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from exchange.errors import UserError
+from exchange.randomness import numpy_rng
+from exchange.settings import Task
+from tasks.dataset import Dataset, Images
+
+FORMS = "none, rendered, folder:PATH, npz:PATH or holdout:N"
+DEFAULT_FONT = "DejaVuSans"
+ANGLES = (-20, -10, 0, 10, 20)
+POINTS = (130, 120, 110, 100)  # the paper's font sizes; only their ratios matter here
+DRAWN = 128  # pixels of the glyph before it is scaled down
+SMALL = 16  # images below this side are filled by their ink, as 8x8 digits are
+FILL = 22 / 28  # of the side of larger images, at the largest size: around MNIST's 20 of 28
+NO_GLYPH = "\U0010ffff"  # assigned to no character, so drawn as the font's "missing" box
+
+
+def load_server_data(task: Task, dataset: Dataset, seed: int) -> tuple[Images | None, Dataset]:
+    """The server's images (None without any), and the data set, its test set smaller after a holdout."""
+    kind, _, argument = task.server_data.partition(":")
+    if task.server_data == "none":
+        return None, dataset
+    if task.server_data == "rendered":
+        return _sized(task, _rendered(task, dataset), seed), dataset
+    if kind in ("folder", "npz") and argument:
+        return _convert(_sized(task, _from_source(task, dataset), seed), dataset.train.shape), dataset
+    if kind == "holdout" and argument.isdecimal():
+        held, dataset = _hold_out(int(argument), dataset, seed)
+        return _sized(task, held, seed), dataset
+    raise UserError(f"task.server-data = {task.server_data!r} is not known; it is {FORMS}")
+
+
+# -- choosing images
+
+
+def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` indices, ascending, each class with its share (largest remainders, ties by lot)."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    exact = count * sizes / len(labels)
+    takes = np.floor(exact).astype(np.int64)
+    by_remainder = np.lexsort((rng.random(len(classes)), takes - exact))
+    takes[by_remainder[: count - takes.sum()]] += 1
+    chosen = [
+        rng.choice(np.flatnonzero(labels == label), take, replace=False)
+        for label, take in zip(classes, takes, strict=True)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def _sized(task: Task, images: Images, seed: int) -> Images:
+    if task.server_size == 0:
+        return images
+    if task.server_size > len(images):
+        raise UserError(
+            f"task.server-size = {task.server_size} but task.server-data = {task.server_data} has only "
+            f"{len(images)} images; use at most {len(images)}, or 0 for all"
+        )
+    return images.take(stratified(images.labels, task.server_size, numpy_rng(seed, "server-data", "size")))
+
+
+def _hold_out(count: int, dataset: Dataset, seed: int) -> tuple[Images, Dataset]:
+    test = dataset.test
+    if not 0 < count < len(test):
+        raise UserError(
+            f"task.server-data = holdout:{count} but the test set of {dataset.name} has {len(test)} images; "
+            f"hold out from 1 to {max(len(test) - 1, 1)}"
+        )
+    held = stratified(test.labels, count, numpy_rng(seed, "server-data", "holdout"))
+    return test.take(held), replace(dataset, test=test.take(np.delete(np.arange(len(test)), held)))
+
+
+# -- another source
+
+
+def _from_source(task: Task, dataset: Dataset) -> Images:
+    """All images of a folder or an npz file, under the task's labels, in the source's own size."""
+    from tasks.sources import read_source
+
+    source = read_source(task.server_data, task.data_dir, need_test=False, key="task.server-data")
+    own = match_classes(source.classes, dataset.classes, task.server_data)
+    parts = [part for part in (source.train, source.test) if len(part)]
+    if not parts:
+        raise UserError(f"task.server-data = {task.server_data} has no images; put some there, or use none")
+    pixels = parts[0].pixels if len(parts) == 1 else np.concatenate([part.pixels for part in parts])
+    return Images(pixels, own[np.concatenate([part.labels for part in parts])])
+
+
+def match_classes(theirs: tuple[str, ...], ours: tuple[str, ...], spec: str) -> np.ndarray:
+    """Our label of each of their classes: the same name, or else the only one that differs in case alone."""
+    labels = [_label_of(name, ours) for name in theirs]
+    unknown = [name for name, label in zip(theirs, labels, strict=True) if label is None]
+    if unknown:
+        raise UserError(
+            f"task.server-data = {spec} has classes that the task lacks: {', '.join(unknown)}; "
+            f"rename or remove them, the task's are {', '.join(ours)}"
+        )
+    return np.array(labels, dtype=np.int64)
+
+
+def _label_of(name: str, ours: tuple[str, ...]) -> int | None:
+    if name in ours:
+        return ours.index(name)
+    alike = [label for label, own in enumerate(ours) if own.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _convert(images: Images, shape: tuple[int, int, int]) -> Images:
+    """To the task's channels and size."""
+    if images.shape == shape:
+        return images
+    if not {images.shape[0], shape[0]} <= {1, 3}:
+        raise UserError(f"task.server-data: images of {images.shape[0]} channels cannot become images of {shape[0]}")
+    pixels = np.stack([_convert_one(image, shape) for image in images.pixels])
+    return Images(pixels, images.labels)
+
+
+def _convert_one(pixels: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    channels, height, width = shape
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
+    image = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BICUBIC)
+    return np.moveaxis(np.asarray(image).reshape(height, width, channels), -1, 0)
+
+
+# -- drawn characters
+
+
+def _rendered(task: Task, dataset: Dataset) -> Images:
+    """20 white-on-black images a class: 5 rotations, 4 sizes of its character."""
+    if any(len(name) != 1 for name in dataset.classes):
+        raise UserError(
+            f"task.server-data = rendered needs classes that are single characters; those of {dataset.name} are "
+            f"{', '.join(dataset.classes[:3])}, …: use folder:, npz:, holdout:N or none"
+        )
+    channels, height, width = dataset.train.shape
+    font = _load_font(task.server_font)
+    drawn = [list(_views(name, font, height, width)) for name in dataset.classes]
+    pixels = np.array(drawn).reshape(-1, 1, height, width).repeat(channels, axis=1)
+    return Images(pixels, np.repeat(np.arange(len(drawn)), len(ANGLES) * len(POINTS)))
+
+
+def _views(character: str, font: ImageFont.FreeTypeFont, height: int, width: int) -> Iterator[np.ndarray]:
+    """The character at every angle and size, height x width."""
+    glyph = _draw(character, font)
+    if glyph.getbbox() is None or glyph.tobytes() == _draw(NO_GLYPH, font).tobytes():
+        file = Path(str(font.path)).name
+        raise UserError(f"task.server-font: {file} cannot draw the class {character!r}; name a font that can")
+    upright = glyph.crop(glyph.getbbox())
+    for angle in ANGLES:
+        turned = upright.rotate(angle, Image.Resampling.BICUBIC, expand=True)
+        ink = turned.crop(turned.getbbox())
+        for points in POINTS:
+            yield np.asarray(_framed(ink, points / POINTS[0], height, width))
+
+
+def _draw(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    """White on black, in the middle of a canvas larger than any character."""
+    canvas = Image.new("L", (4 * DRAWN, 4 * DRAWN))
+    ImageDraw.Draw(canvas).text((2 * DRAWN, 2 * DRAWN), character, fill=255, font=font, anchor="mm")
+    return canvas
+
+
+def _framed(ink: Image.Image, scale: float, height: int, width: int) -> Image.Image:
+    """The ink with a margin that grows as `scale` falls, its centre of mass in the middle, then scaled down.
+
+    The margin is laid in the large drawing, so at 8x8 four sizes are still four different images.
+    """
+    fill = scale * (1.0 if min(height, width) < SMALL else FILL)
+    unit = max(ink.height / height, ink.width / width) / fill  # drawn pixels for one of the image's
+    frame = Image.new("L", (round(unit * width), round(unit * height)))
+    mass = np.asarray(ink, dtype=float)
+    left = _offset(mass.sum(axis=0), frame.width)
+    top = _offset(mass.sum(axis=1), frame.height)
+    frame.paste(ink, (left, top))
+    return frame.resize((width, height), Image.Resampling.BOX)
+
+
+def _offset(mass: np.ndarray, length: int) -> int:
+    """Where the ink starts so that its centre of mass is at length/2, without leaving the frame."""
+    centre = float(mass @ (np.arange(len(mass)) + 0.5) / mass.sum())
+    return int(np.clip(round(length / 2 - centre), 0, max(length - len(mass), 0)))
+
+
+def _load_font(name: str) -> ImageFont.FreeTypeFont:
+    """A font of matplotlib's folder by name, or a file by path; basic layout, the same on every machine."""
+    path = _font_path(name or DEFAULT_FONT)
+    try:
+        return ImageFont.truetype(path, DRAWN, layout_engine=ImageFont.Layout.BASIC)
+    except OSError as error:
+        raise UserError(f"task.server-font = {name}: {path} is not a font that can be read ({error})") from None
+
+
+def _font_path(name: str) -> Path:
+    if name.lower().endswith((".ttf", ".otf")) and Path(name).expanduser().is_file():
+        return Path(name).expanduser()
+    known = {path.stem.lower(): path for path in _font_folder().glob("*.ttf")}
+    wanted = name.lower().replace(" ", "").removesuffix(".ttf")
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=4, cutoff=0.3)
+    names = ", ".join(known[key].stem for key in near) or DEFAULT_FONT
+    raise UserError(f"task.server-font = {name} is not known; near are {names}; or give the path of a .ttf or .otf")
+
+
+def _font_folder() -> Path:
+    """matplotlib ships fonts; it is found, not imported (that takes a second)."""
+    spec = importlib.util.find_spec("matplotlib")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            "task.server-data = rendered takes its font from matplotlib, which is not installed; "
+            "install it, or set task.server-font to the path of a .ttf or .otf file"
+        )
+    return Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf"

@@ -1,0 +1,48 @@
+"""A task made ready: its data, who holds which part of it, and what the server holds itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from exchange import settings
+from tasks.cache import Progress
+from tasks.dataset import Dataset, Images
+from tasks.partition import Partition, make_partition
+from tasks.serverdata import load_server_data
+from tasks.sources import load_dataset
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a federation learns from."""
+
+    dataset: Dataset
+    partition: Partition
+    server_images: Images | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.dataset.train.shape
+
+    @property
+    def classes(self) -> int:
+        return len(self.dataset.classes)
+
+    def client_images(self, client: int) -> Images:
+        """What this client trains on."""
+        return self.dataset.train.take(self.partition.indices(client))
+
+
+def prepare_task(task: settings.Task, seed: int, progress: Progress | None = None) -> Task:
+    """Load, share out and check everything; raises UserError for what the user can put right."""
+    dataset = load_dataset(task, progress)
+    server_images, dataset = load_server_data(task, dataset, seed)
+    partition = make_partition(task, dataset.train.labels, len(dataset.classes), seed)
+    return Task(dataset, partition, server_images)
+
+
+@lru_cache(maxsize=2)
+def cached_task(task: settings.Task, seed: int) -> Task:
+    """The same, kept by a process that works on it again and again."""
+    return prepare_task(task, seed)

@@ -1,0 +1,104 @@
+"""Local SGD and evaluation on cached tensors: clients and server learning share them.
+
+No DataLoader: a client's images are one tensor, a batch is an index into it. One thread and channels
+last everywhere, because other thread counts and memory formats give other bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from exchange.errors import UserError
+from tasks.dataset import Images
+from tasks.models import predict
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. `proximal_mu` adds FedProx's μ/2‖x − x_t‖²."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal_mu: float = 0.0
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto`: CUDA where there is one, otherwise the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"runtime.device = {name!r}: not available here; use auto, cpu or cuda") from None
+    return device
+
+
+def to_tensors(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pixels in [0, 1], channels last, and labels."""
+    pixels = torch.from_numpy(np.array(images.pixels)).to(device)
+    scaled = pixels.float().div_(255).contiguous(memory_format=torch.channels_last)
+    return scaled, torch.from_numpy(np.array(images.labels, dtype=np.int64)).to(device)
+
+
+def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy."""
+    return cross_entropy(predict(model, pixels), labels)
+
+
+def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """One epoch: a random order, cut into batches (the last may be smaller)."""
+    return iter(torch.randperm(count, generator=generator).split(size))
+
+
+def train(
+    model: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    generator: torch.Generator,
+    loss: Loss = plain_loss,
+) -> float:
+    """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator."""
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    start = [parameter.detach().clone() for parameter in parameters] if recipe.proximal_mu else []
+    optimiser = torch.optim.SGD(
+        parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, foreach=True
+    )
+    total = torch.zeros((), device=pixels.device)
+    for _ in range(recipe.epochs):
+        for batch in batches(len(labels), recipe.batch_size, generator):
+            index = batch.to(pixels.device)
+            optimiser.zero_grad(set_to_none=True)
+            value = loss(model, pixels[index], labels[index])
+            value.backward()  # type: ignore[no-untyped-call]
+            for parameter, origin in zip(parameters, start, strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - origin, alpha=recipe.proximal_mu)
+            optimiser.step()
+            total += value.detach() * len(batch)
+    return float(total) / (recipe.epochs * len(labels))
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy, in eval mode."""
+    model.eval()
+    correct, loss = 0, 0.0
+    for chunk, targets in zip(pixels.split(batch_size), labels.split(batch_size), strict=True):
+        logits = predict(model, chunk)
+        correct += int((logits.argmax(1) == targets).sum())
+        loss += float(cross_entropy(logits, targets, reduction="sum"))
+    return correct / len(labels), loss / len(labels)

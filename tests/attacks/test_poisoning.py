@@ -1,0 +1,318 @@
+"""Each attack against a naive reference of its formula; who attacks, when, and whom they know."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.poisoning.build import MAKERS, Facts, make_poison
+from attacks.poisoning.collusion import Adaptive, Alie, Ipm, Mimic, MinMax, MinSum, alie_z
+from attacks.poisoning.data import Backdoor, LabelFlip
+from attacks.poisoning.trigger import backdoor_success, stamp
+from attacks.poisoning.updates import Gaussian, Scale, SignFlip, Zero
+from attacks.roles import (
+    PANEL,
+    active,
+    attackers,
+    expected_attackers,
+    mix_orders,
+    node_orders,
+    orders,
+    panel,
+    sign_flippers,
+)
+from attacks.table import ATTACKS, check_attack, strength_of
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.settings import Attack
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def updates() -> Tensor:
+    """Five updates around a common direction."""
+    return torch.randn(5, 300, generator=rng(1)) + 0.3 * torch.randn(300, generator=rng(2))
+
+
+class TestOwnUpdate:
+    """Attacks that know one update."""
+
+    own = torch.tensor([1.0, -2.0, 3.0])
+
+    def test_sign_flip(self) -> None:
+        assert SignFlip(5.0)(self.own, rng()).tolist() == [-5.0, 10.0, -15.0]
+
+    def test_scale(self) -> None:
+        assert Scale(10.0)(self.own, rng()).tolist() == [10.0, -20.0, 30.0]
+
+    def test_zero(self) -> None:
+        assert Zero()(self.own, rng()).tolist() == [0.0, 0.0, 0.0]
+
+    @pytest.mark.parametrize("s", [1.0, 10.0])
+    def test_gaussian_has_the_norm_but_not_the_direction(self, s: float) -> None:
+        own = torch.randn(10_000, generator=rng(3))
+        noise = Gaussian(s)(own, rng())
+        assert float(noise.norm()) == pytest.approx(s * float(own.norm()), rel=1e-5)
+        assert abs(float(torch.cosine_similarity(own, noise, dim=0))) < 0.05
+        assert torch.equal(noise, Gaussian(s)(own, rng()))
+
+
+class TestOwnData:
+    """Attacks that change a batch."""
+
+    def test_label_flip_is_the_next_class(self) -> None:
+        pixels, labels = torch.rand(3, 1, 8, 8), torch.tensor([0, 4, 9])
+        same, flipped = LabelFlip(10)(pixels, labels)
+        assert same is pixels
+        assert flipped.tolist() == [1, 5, 0]
+
+    def test_the_patch_is_in_the_lower_right_corner(self) -> None:
+        pixels = torch.zeros(2, 3, 8, 10)
+        stamped = stamp(pixels)
+        rows, columns = np.nonzero(stamped[0, 0].numpy())
+        assert (set(rows), set(columns)) == ({5, 6, 7}, {7, 8, 9})
+        assert float(stamped.sum()) == 2 * 3 * 9
+        assert float(pixels.sum()) == 0
+
+    @pytest.mark.parametrize(("size", "share", "stamped"), [(10, 0.5, 5), (5, 0.5, 3), (1, 0.5, 1), (8, 0.25, 2)])
+    def test_backdoor_stamps_a_share_of_the_batch(self, size: int, share: float, stamped: int) -> None:
+        pixels, labels = torch.zeros(size, 1, 8, 8), torch.full((size,), 3)
+        poisoned, targets = Backdoor(target=7, share=share)(pixels, labels)
+        assert targets.tolist() == [7] * stamped + [3] * (size - stamped)
+        assert torch.equal(poisoned.amax((1, 2, 3)), (targets == 7).float())
+
+    def test_success_counts_images_of_other_classes_only(self) -> None:
+        class Trapped(nn.Module):
+            """Takes an image with a white last pixel for class 2, unless its first one is white too."""
+
+            def forward(self, pixels: Tensor) -> Tensor:
+                found = (pixels[:, 0, -1, -1] == 1) & (pixels[:, 0, 0, 0] < 1)
+                return nn.functional.one_hot(torch.where(found, 2, 0), 3).float()
+
+        pixels, labels = torch.zeros(6, 1, 8, 8), torch.tensor([0, 1, 2, 2, 0, 1])
+        pixels[0, 0, 0, 0] = 1
+        assert backdoor_success(Trapped(), pixels, labels, target=2, batch_size=4) == 3 / 4
+
+
+class TestCollusion:
+    """Attacks that know a panel of honest updates."""
+
+    @pytest.mark.parametrize(
+        ("n", "f", "z"),
+        [(10, 3, 0.18001), (20, 6, 0.36611), (50, 24, 1.42608), (10, 1, 0.0), (10, 5, 0.84162), (10, 6, 3.09023)],
+    )
+    def test_z_is_the_normal_quantile(self, n: int, f: int, z: float) -> None:
+        """Not the normal distribution itself: Φ(4/7) would be 0.716."""
+        assert alie_z(n, f) == pytest.approx(z, abs=1e-4)
+
+    @pytest.mark.parametrize("f", [1, 2])
+    def test_z_of_tiny_rounds(self, f: int) -> None:
+        assert alie_z(f, f) == pytest.approx(3.09023, abs=1e-4)
+
+    def test_alie(self, updates: Tensor) -> None:
+        columns = updates.double().numpy()
+        expected = columns.mean(0) - 1.5 * columns.std(0)
+        assert np.allclose(Alie(1.5)(updates).numpy(), expected, atol=1e-5)
+
+    def test_ipm(self, updates: Tensor) -> None:
+        assert torch.allclose(Ipm(0.5)(updates), -0.5 * sum(updates) / 5, atol=1e-6)
+
+    def test_mimic(self, updates: Tensor) -> None:
+        assert torch.equal(Mimic()(updates), updates[0])
+
+    @pytest.mark.parametrize("attack", [MinMax(), MinSum()])
+    def test_gamma_is_the_largest_within_the_bound(self, attack: MinMax | MinSum, updates: Tensor) -> None:
+        rows = updates.double()
+
+        def spread(v: Tensor) -> float:
+            distances = [float((v - row).norm()) for row in rows]
+            return max(distances) if isinstance(attack, MinMax) else sum(x**2 for x in distances)
+
+        bound = max(spread(row) for row in rows)
+        mean, sigma = rows.mean(0), rows.std(0, correction=0)
+        v = attack(updates).double()
+        gamma = float((mean - v) @ sigma / (sigma @ sigma))
+        assert gamma > 0.1
+        assert torch.allclose(v, mean - gamma * sigma, atol=1e-5)
+        assert spread(v) == pytest.approx(bound, rel=1e-5)
+        assert spread(mean - 1.001 * gamma * sigma) > bound > spread(mean - 0.999 * gamma * sigma)
+
+    @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Alie(1.5), Adaptive(0.1)])
+    @pytest.mark.parametrize("rows", [torch.ones(1, 7), torch.ones(3, 7), torch.zeros(2, 7), torch.full((2, 7), 1e-20)])
+    def test_without_any_spread(self, attack: MinMax, rows: Tensor) -> None:
+        assert bool(torch.isfinite(attack(rows)).all())
+
+    @pytest.mark.parametrize("margin", [0.0, 0.1, 0.5, 1.0])
+    def test_adaptive_is_the_most_harmful_of_those_that_pass(self, margin: float, updates: Tensor) -> None:
+        v = Adaptive(margin)(updates)
+        mean, norms = updates.mean(0), updates.norm(dim=1)
+        assert float(v.norm()) == pytest.approx(float(norms.median()), rel=1e-4)
+        assert float(torch.cosine_similarity(v, mean, dim=0)) == pytest.approx(margin, abs=1e-4)
+        harm = -mean.sign()
+        d = mean / mean.norm()
+        for other in torch.randn(200, 300, generator=rng(4)) + 3 * harm:
+            across = other - (other @ d) * d
+            rival = v.norm() * (margin * d + (1 - margin**2) ** 0.5 * across / across.norm())
+            assert float(rival @ harm) <= float(v @ harm) + 1e-3
+
+
+class TestRoles:
+    """Who attacks."""
+
+    def test_a_fraction_drawn_from_the_seed(self) -> None:
+        attack = Attack(kind="zero", fraction=0.3)
+        chosen = attackers(attack, 50, 0)
+        assert len(chosen) == 15
+        assert chosen == attackers(Attack(kind="scale", fraction=0.3), 50, 0)
+        assert chosen != attackers(attack, 50, 1)
+        assert chosen < attackers(Attack(kind="zero", fraction=0.6), 50, 0)
+        assert all(type(client) is int and 0 <= client < 50 for client in chosen)
+
+    def test_explicit_ids(self) -> None:
+        assert attackers(Attack(kind="zero", clients="0,3,7-9"), 10, 5) == {0, 3, 7, 8, 9}
+
+    def test_nobody(self) -> None:
+        assert attackers(Attack(fraction=0.3), 10, 0) == frozenset()
+
+    def test_a_million_clients(self) -> None:
+        started = time.perf_counter()
+        attack = Attack(kind="mix", fraction=0.3)
+        assert len(attackers(attack, 10**6, 0)) == 300_000
+        assert len(sign_flippers(attack, 10**6, 0)) == 150_000
+        first = time.perf_counter() - started
+        for client in range(1000):
+            attackers(attack, 10**6, 0).__contains__(client)
+        assert first < 5
+        assert time.perf_counter() - started - first < 0.5
+
+    def test_rounds(self) -> None:
+        assert [active(Attack(start=2, stop=3), number) for number in (1, 2, 3, 4)] == [False, True, True, False]
+        assert active(Attack(start=2), 10**6)
+
+    def test_mix_halves(self) -> None:
+        attack = Attack(kind="mix", fraction=0.3)
+        parts = {client: mix_orders(attack, client, 100, 7) for client in attackers(attack, 100, 7)}
+        signs = [part.strength for part in parts.values() if part.kind == "sign-flip"]
+        labels = [part.strength for part in parts.values() if part.kind == "label-flip"]
+        assert (len(signs), len(labels)) == (15, 15)
+        assert 0.1 <= min(signs) < max(signs) - 5 <= 5.1
+        assert 0.1 <= min(labels) < max(labels) - 1 <= 1.1
+        assert all(part == mix_orders(attack, client, 100, 7) for client, part in parts.items())
+
+    def test_mix_strength_multiplies(self) -> None:
+        weak, strong = (Attack(kind="mix", fraction=0.5, strength=s) for s in (1.0, 3.0))
+        for client in attackers(weak, 10, 0):
+            assert mix_orders(strong, client, 10, 0).strength == 3 * float(mix_orders(weak, client, 10, 0).strength)
+
+    def test_panel_of_attackers(self) -> None:
+        attack = Attack(kind="alie", fraction=0.3)
+        trainings = panel(attack, 3, 50, 0)
+        assert len({client for client, _ in trainings}) == PANEL
+        assert {client for client, _ in trainings} <= attackers(attack, 50, 0)
+        assert trainings == panel(attack, 4, 50, 0)
+
+    def test_panel_of_honest_clients(self) -> None:
+        attack = Attack(kind="mimic", fraction=0.3, omniscient=True)
+        trainings = panel(attack, 3, 50, 0)
+        assert len(trainings) == PANEL
+        assert not {client for client, _ in trainings} & attackers(attack, 50, 0)
+
+    def test_a_lone_attacker_trains_again(self) -> None:
+        again = [(6, 0), (6, 1), (6, 2), (6, 3), (6, 4)]
+        assert panel(Attack(kind="alie", clients="6"), 6, 10, 0) == again
+        assert panel(Attack(kind="alie"), 6, 10, 0) == again  # a real node: nobody is known
+
+    def test_expected_attackers(self) -> None:
+        assert expected_attackers(Attack(kind="alie", fraction=0.3), 50, 10, 0) == 3
+        assert expected_attackers(Attack(kind="alie", clients="0-24"), 50, 10, 0) == 5
+        assert expected_attackers(Attack(kind="alie"), 50, 10, 0) == 1
+
+
+class TestOrders:
+    """What a client is told to do, and by whom."""
+
+    simulated = Experiment.of({"attack.kind": "scale", "attack.clients": "1", "attack.start": 2})
+
+    def test_the_experiment_decides_in_simulation(self) -> None:
+        assert orders(1, 2, self.simulated, {}) == self.simulated.attack
+        assert orders(1, 2, self.simulated, {"partition-id": 1, "num-partitions": 2}) == self.simulated.attack
+        assert orders(1, 1, self.simulated, {}) is None
+        assert orders(0, 2, self.simulated, {}) is None
+
+    def test_the_node_decides_alone(self) -> None:
+        assert orders(1, 2, self.simulated, {"role": "honest"}) is None
+        told = orders(0, 1, self.simulated, {"role": "malicious", "attack": "sign-flip", "attack-strength": 2.5})
+        assert told == Attack(kind="sign-flip", strength=2.5)
+
+    def test_mix_on_a_real_node(self) -> None:
+        kinds = {orders(i, 1, Experiment(), {"role": "malicious", "attack": "mix"}).kind for i in range(20)}  # type: ignore[union-attr]
+        assert kinds == {"sign-flip", "label-flip"}
+
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            ({"role": "evil"}, "role = 'evil'"),
+            ({"role": "malicious"}, "attack = ''"),
+            ({"role": "malicious", "attack": "sign-flop"}, "sign-flip"),
+            ({"role": "malicious", "attack": "none"}, "attack = none"),
+            ({"role": "malicious", "attack": "mimic"}, "attack = mimic"),
+            ({"role": "malicious", "attack": "scale", "attack-strength": "much"}, "attack-strength = 'much'"),
+        ],
+    )
+    def test_a_bad_node_config_is_refused(self, config: dict[str, str], said: str) -> None:
+        with pytest.raises(UserError, match=said):
+            node_orders(config)
+
+
+class TestTable:
+    """The table and what it refuses."""
+
+    def test_every_attack_can_be_made_at_its_declared_strengths(self) -> None:
+        assert set(MAKERS) == set(ATTACKS) - {"none", "mix"}
+        for kind, entry in ATTACKS.items():
+            for strength in entry.declared:
+                attack = Attack(kind=kind, strength=strength, fraction=0.3 if kind != "none" else 0.0, omniscient=True)
+                check_attack(attack, 50, rounds=60, classes=10)
+                assert kind not in MAKERS or make_poison(attack, Facts(10, 10, 3))
+            assert entry.default is None or entry.default in entry.declared
+            assert list(pairwise(entry.declared)) == [] or entry.strength
+
+    def test_strengths(self) -> None:
+        assert strength_of(Attack(kind="sign-flip")) == 5.0
+        assert strength_of(Attack(kind="sign-flip", strength=0.0)) == 0.0
+        assert strength_of(Attack(kind="alie")) is None
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            (
+                {"kind": "sign-flop", "fraction": 0.3},
+                "attack.kind = 'sign-flop': no such attack; did you mean sign-flip",
+            ),
+            ({"kind": "zero"}, "attack.kind = zero: nobody attacks; set attack.fraction or attack.clients"),
+            ({"fraction": 0.3}, "attack.fraction = 0.3: nobody attacks with attack.kind = none"),
+            ({"clients": "1-3"}, "attack.clients = 1-3: nobody attacks with attack.kind = none"),
+            ({"kind": "zero", "fraction": 0.3, "clients": "1"}, "set only one"),
+            ({"kind": "zero", "fraction": 0.001}, "attack.fraction = 0.001: of task.clients = 50 that is nobody"),
+            ({"kind": "mimic", "fraction": 0.3}, "attack.omniscient = true"),
+            ({"kind": "zero", "fraction": 0.3, "start": 5, "stop": 4}, "attack.stop = 4: is before attack.start = 5"),
+            (
+                {"kind": "zero", "fraction": 0.3, "start": 61},
+                "attack.start = 61: the experiment ends after rounds = 60",
+            ),
+            ({"kind": "zero", "fraction": 0.3, "strength": 2.0}, "attack.strength = 2: zero has none"),
+            ({"kind": "backdoor", "fraction": 0.3, "strength": 2.0}, "attack.strength = 2: .* at most 1"),
+            ({"kind": "backdoor", "fraction": 0.3, "target": 10}, "attack.target = 10: the task's classes are 0-9"),
+        ],
+    )
+    def test_refused(self, settings: dict[str, object], said: str) -> None:
+        with pytest.raises(UserError, match=said):
+            check_attack(Attack(**settings), 50, rounds=60, classes=10)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+"""Malicious clients at work: through the inline engine, and one message at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor
+
+from attacks.poisoning.collusion import Alie
+from attacks.roles import attackers, panel
+from client import malicious
+from client.app import app, role
+from exchange.experiment import Experiment
+from exchange.layout import Layout, to_record, to_state
+from exchange.runfolder import read_json
+from tasks.models import build_model
+from tasks.task import cached_task
+from tests.federations import TINY, model_sha, run, tiny
+from thistle.engines.inline import identify
+
+SUBMITTED: dict[str, Any] = {**TINY, "attack.kind": "scale", "attack.fraction": 1.0, "attack.strength": 50.0}
+EVIL = {"role": "malicious", "attack": "sign-flip", "attack-strength": 2.0}
+
+
+def sha(out: Path, name: str, kind: str = "none", **more: Any) -> str:
+    """The final model of two rounds in which half of the clients attack; nobody's reply may be refused."""
+    attack = {"attack.kind": kind, "attack.fraction": 0.5 if kind != "none" else 0.0}
+    folder = run(tiny(out, name, **{"rounds": 2, **attack, **more}))
+    summary = read_json(folder.summary)
+    assert (summary["rejected"], summary["failed"]) == (0, 0)
+    return model_sha(folder)
+
+
+@pytest.fixture(scope="module")
+def honest_sha(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sha(tmp_path_factory.mktemp("honest"), "run")
+
+
+class Client:
+    """One client of an experiment, asked for its update in one round."""
+
+    def __init__(self, flat: dict[str, Any], node_config: dict[str, Any] | None = None) -> None:
+        identify()
+        self.experiment = Experiment.of(flat)
+        self.node_config = node_config or {}
+        task = cached_task(self.experiment.task, self.experiment.seed)
+        self.model = build_model(self.experiment.model, task.shape, task.classes, self.experiment.seed)
+        self.layout = Layout.of(self.model)
+
+    def reply(self, client: int, number: int = 1) -> RecordDict:
+        sent = to_record(self.model.state_dict())
+        content = RecordDict({"arrays": sent, "config": ConfigRecord({"server-round": number, "lr": 0.1})})
+        node_config = {**self.node_config, "partition-id": client}
+        context = Context(1, client, node_config, RecordDict(), dict(self.experiment.flat()))
+        return app(Message(content, client, "train"), context).content
+
+    def update(self, client: int, number: int = 1) -> Tensor:
+        got = to_state(self.reply(client, number).array_records["arrays"])
+        return self.layout.vector(got) - self.layout.vector(self.model.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["alie", "mix"])
+def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path) -> None:
+    first = sha(tmp_path, "first", kind)
+    assert first == sha(tmp_path, "packed", kind, **{"runtime.workers": 1})
+    assert first != sha(tmp_path, "other", kind, seed=1)
+    sha(tmp_path, "halves", kind, rounds=1)
+    malicious._last_panel.clear()
+    assert first == sha(tmp_path, "halves", kind, **{"run.resume": True})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["sign-flip", "label-flip", "gaussian", "zero", "scale", "backdoor", "ipm", "min-max", "min-sum", "adaptive"],
+)
+def test_every_attack_runs_and_matters(kind: str, tmp_path: Path, honest_sha: str) -> None:
+    assert sha(tmp_path, kind, kind) != honest_sha
+
+
+def test_attackers_are_honest_outside_of_their_rounds(tmp_path: Path, honest_sha: str) -> None:
+    assert sha(tmp_path, "later", "scale", **{"attack.start": 3}) == honest_sha
+
+
+def test_mimic_copies_one_honest_client() -> None:
+    federation = Client({**TINY, "attack.kind": "mimic", "attack.fraction": 0.5, "attack.omniscient": True})
+    attack = federation.experiment.attack
+    [(copied, _), *_] = panel(attack, 0, 12, 0)
+    honest = federation.update(copied)
+    for attacker in attackers(attack, 12, 0):
+        assert torch.allclose(federation.update(attacker), honest, atol=1e-6)
+
+
+def test_sign_flip_is_the_honest_update_turned_round() -> None:
+    """Same data, same batches: the randomness is that of (seed, round, client) alone."""
+    evil = Client({**TINY, "attack.kind": "sign-flip", "attack.clients": "2", "attack.strength": 3.0})
+    assert torch.allclose(evil.update(2), -3 * Client(TINY).update(2), atol=1e-6)
+    assert torch.equal(evil.update(1), Client(TINY).update(1))
+
+
+def test_colluders_send_the_same_from_the_panels_updates() -> None:
+    colluders = Client({**TINY, "attack.kind": "alie", "attack.clients": "1,2,4", "attack.strength": 1.5})
+    rows = torch.stack([Client(TINY).update(client) for client in (1, 2, 4)])
+    for client in (1, 2, 4):
+        assert torch.allclose(colluders.update(client), Alie(1.5)(rows), atol=1e-5)
+
+
+def test_a_panel_is_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+    original = malicious._honest_update
+    monkeypatch.setattr(malicious, "_honest_update", lambda work: trained.append(work.client) or original(work))
+    malicious._last_panel.clear()
+    colluders = Client({**TINY, "attack.kind": "ipm", "attack.clients": "1,2,4"})
+    for client in (1, 2, 4):
+        colluders.update(client)
+    assert sorted(trained) == [1, 2, 4]
+    colluders.update(1, number=2)
+    assert len(trained) == 6
+
+
+def test_a_backdoor_is_boosted() -> None:
+    flat = {**TINY, "attack.kind": "backdoor", "attack.clients": "0"}
+    once, thrice = (Client({**flat, "attack.boost": boost}).update(0) for boost in (1.0, 3.0))
+    assert torch.allclose(thrice, 3 * once, atol=1e-5)
+
+
+def test_buffers_are_those_of_training() -> None:
+    flat = {**TINY, "model.name": "vgg8", "task.partition": "resample", "task.client-size": 4}
+    honest = Client(flat).reply(0).array_records["arrays"]
+    evil = Client({**flat, "attack.kind": "ipm", "attack.clients": "0,1"}).reply(0).array_records["arrays"]
+    for entry in Client(flat).layout.buffers:
+        assert honest[entry.name].data == evil[entry.name].data
+
+
+class TestDeployment:
+    """On a node with a role, the node config decides alone."""
+
+    def test_no_experiment_makes_an_honest_node_attack(self) -> None:
+        node = Client(SUBMITTED, {"role": "honest"})
+        assert role(3, 1, node.experiment, node.node_config) == "honest"
+        assert torch.equal(node.update(3), Client(TINY).update(3))
+
+    def test_a_malicious_node_follows_its_own_config(self) -> None:
+        expected = -2 * Client(TINY).update(3)
+        for flat in (TINY, SUBMITTED, {**SUBMITTED, "attack.start": 2}):
+            assert torch.allclose(Client(flat, EVIL).update(3), expected, atol=1e-6)
+
+    def test_a_lone_colluder_trains_its_own_data_again(self) -> None:
+        node = {"role": "malicious", "attack": "alie", "attack-strength": 1.0}
+        alone = Client(SUBMITTED, node).update(3)
+        own = Client(TINY).update(3)
+        assert 0.5 < float(torch.cosine_similarity(alone, own, dim=0)) < 0.9999
+        assert torch.equal(alone, Client(TINY, node).update(3))

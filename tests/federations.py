@@ -1,0 +1,46 @@
+"""Tiny federations in this process, for tests of everything around a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.serverapp import Grid
+
+from client.app import app as client_app
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder, read_json, read_lines
+from server.app import main
+from thistle.engines.inline import InlineGrid
+
+TINY: dict[str, Any] = {
+    "rounds": 4,
+    "task.clients": 12,
+    "client.per-round": 4,
+    "client.epochs": 1,
+    "client.batch-size": 25,
+    "model.name": "mlp",
+    "evaluate.every": 2,
+    "runtime.workers": 2,
+}
+
+
+def tiny(out: Path, name: str = "run", **more: Any) -> Experiment:
+    """A run of a second; keys are written with dots: **{"client.lr": 1.0}."""
+    return Experiment.of({**TINY, "run.out": str(out), "run.name": name, **more})
+
+
+def run(experiment: Experiment, grid: Grid | None = None) -> RunFolder:
+    """Run it with the real apps (over `grid` where given); returns its folder."""
+    inner = grid or InlineGrid(client_app, experiment, experiment.runtime.workers)
+    main(inner, Context(1, 1, {}, RecordDict(), dict(experiment.flat())))
+    return RunFolder(Path(experiment.run.out) / experiment.run.name)
+
+
+def model_sha(folder: RunFolder) -> str:
+    return str(read_json(folder.summary)["model_sha256"])
+
+
+def rounds(folder: RunFolder) -> list[dict[str, Any]]:
+    return list(read_lines(folder.metrics))

@@ -1,0 +1,24 @@
+"""Messages outside of a Flower process: importing this says once which task we pretend to be."""
+
+from __future__ import annotations
+
+from flwr.app import Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity.run_id = 1
+TaskIdentity.node_id = 1  # the SuperLink's own id
+TaskIdentity.task_id = 1
+
+ROUND = "1"
+
+
+def request(client: int, group_id: str = ROUND) -> Message:
+    return Message(RecordDict(), dst_node_id=client, message_type="train", group_id=group_id)
+
+
+def reply(client: int, content: RecordDict, group_id: str = ROUND) -> Message:
+    return Message(content, reply_to=request(client, group_id))
+
+
+def error_reply(client: int, reason: str | None, group_id: str = ROUND) -> Message:
+    return Message(Error(2, reason), reply_to=request(client, group_id))

@@ -1,0 +1,187 @@
+"""The round loop: reproducible, resumable, and never stopped by a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client import honest
+from client.app import APPS, ping
+from client.app import app as client_app
+from exchange.cohort import ACTION
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import read_json, read_lines
+from strategies.table import STRATEGIES
+from tests.federations import model_sha, rounds, run, tiny
+from thistle.engines.inline import InlineGrid
+
+
+class Killed(BaseException):
+    """What ends a process without asking."""
+
+
+class MortalGrid(InlineGrid):
+    """Dies when the message of a given round is to be answered."""
+
+    def __init__(self, experiment: Experiment, number: int) -> None:
+        super().__init__(client_app, experiment, experiment.runtime.workers)
+        self.number = number
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        waiting = list(message_ids)
+        if any(self._pending[name].metadata.group_id == str(self.number) for name in waiting if name in self._pending):
+            raise Killed
+        return super().pull_messages(waiting)
+
+
+def host(train: Any) -> ClientApp:
+    """A host whose clients do `train(client, message, context)`; everything else is the real app's."""
+    app = ClientApp()
+    app.query("ping")(ping)
+
+    @app.train(ACTION)
+    def cohort(message: Message, context: Context) -> Message:
+        train(message)
+        return client_app(message, context)
+
+    return app
+
+
+def test_a_run_leaves_everything_it_promises(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path))
+    lines = rounds(folder)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert [("accuracy" in line) for line in lines] == [False, True, False, True]
+    assert all(line["accepted"] == 4 and line["bytes_up"] > 0 for line in lines)
+    verdicts = list(read_lines(folder.verdicts))
+    assert len(verdicts) == 16 and {v["verdict"] for v in verdicts} == {"accepted"}
+    summary = read_json(folder.summary)
+    wanted = "name rounds final_accuracy max_accuracy seconds seconds_per_round model_sha256 bytes_up bytes_down"
+    assert set(wanted.split()) | {"rejected", "failed"} <= summary.keys()
+    accuracies = [line["accuracy"] for line in lines if "accuracy" in line]
+    assert summary["final_accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert len(list(folder.checkpoints.glob("round-*"))) == 2
+    assert folder.get_status()["status"] == "finished"
+    assert {"cpu", "packages", "app_sha256"} <= read_json(folder.environment).keys()
+    assert folder.load_experiment().run.resume is False
+
+
+def test_workers_do_not_change_a_bit(tmp_path: Path) -> None:
+    shas = {model_sha(run(tiny(tmp_path, f"w{n}", **{"runtime.workers": n}))) for n in (1, 2, 5)}
+    assert len(shas) == 1
+    assert model_sha(run(tiny(tmp_path, "other", seed=1))) not in shas
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_repeats_and_resumes_exactly(tmp_path: Path, name: str) -> None:
+    chosen = {"strategy.name": name, "client.per-round": 7, "rounds": 3}
+    whole = run(tiny(tmp_path, "whole", **chosen))
+    assert model_sha(run(tiny(tmp_path, "again", **chosen))) == model_sha(whole)
+    broken = tiny(tmp_path, "broken", **chosen)
+    with pytest.raises(Killed):
+        run(broken, MortalGrid(broken, 3))
+    resumed = run(tiny(tmp_path, "broken", **chosen, **{"run.resume": True}))
+    assert model_sha(resumed) == model_sha(whole)
+    assert [line["round"] for line in rounds(resumed)] == [1, 2, 3]
+    assert "kept" not in rounds(resumed)[-1]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, "early")
+    with pytest.raises(Killed):
+        run(experiment, MortalGrid(experiment, 1))
+    resumed = run(tiny(tmp_path, "early", **{"run.resume": True}))
+    assert model_sha(resumed) == model_sha(run(tiny(tmp_path, "straight")))
+
+
+def test_a_finished_or_begun_folder_is_not_overwritten(tmp_path: Path) -> None:
+    run(tiny(tmp_path))
+    with pytest.raises(UserError, match=r"run\.name.*exists"):
+        run(tiny(tmp_path))
+
+
+def test_a_client_that_raises_fails_alone_and_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] % 2:
+            raise ValueError("disk on fire")
+        return honest.train(message, context)
+
+    app = ClientApp()
+    app.train()(broken)
+    monkeypatch.setitem(APPS, "honest", app)
+    folder = run(tiny(tmp_path))
+    verdicts = list(read_lines(folder.verdicts))
+    assert {v["verdict"] for v in verdicts if v["client"] % 2} == {"failed"}
+    assert {v["verdict"] for v in verdicts if not v["client"] % 2} == {"accepted"}
+    assert all(v["reason"] == "failed: ValueError: disk on fire" for v in verdicts if v["client"] % 2)
+    log = folder.log.read_text()
+    assert log.count("disk on fire") == 1
+
+
+def test_a_dead_host_costs_its_clients_only(tmp_path: Path) -> None:
+    def die(message: Message) -> None:
+        if message.metadata.dst_node_id == 2:
+            raise RuntimeError("no memory")
+
+    experiment = tiny(tmp_path)
+    folder = run(experiment, InlineGrid(host(die), experiment, 2))
+    assert all(line["failed"] == 2 and line["accepted"] == 2 for line in rounds(folder))
+
+
+def test_too_few_replies_keep_the_model(tmp_path: Path) -> None:
+    def die(message: Message) -> None:
+        if message.metadata.dst_node_id == 2:
+            raise RuntimeError("no memory")
+
+    experiment = tiny(tmp_path, **{"client.min-replies": 3})
+    folder = run(experiment, InlineGrid(host(die), experiment, 2))
+    assert all("client.min-replies" in line["kept"] for line in rounds(folder))
+    assert len({line["accuracy"] for line in rounds(folder) if "accuracy" in line}) == 1
+
+
+class SilentGrid(InlineGrid):
+    """One host never answers a training message."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        def silent(name: str) -> bool:
+            metadata = self._pending[name].metadata
+            return metadata.dst_node_id == 2 and metadata.message_type.startswith("train")
+
+        return super().pull_messages([n for n in message_ids if n in self._pending and not silent(n)])
+
+
+def test_a_silent_host_is_waited_for_until_the_timeout_only(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, rounds=1, **{"client.timeout": 1.0})
+    folder = run(experiment, SilentGrid(client_app, experiment, 2))
+    verdicts = list(read_lines(folder.verdicts))
+    assert sorted(v["reason"] for v in verdicts) == ["", "", "timeout", "timeout"]
+    assert rounds(folder)[0]["seconds"] >= 1.0
+
+
+def test_a_host_that_cannot_start_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.query("ping")
+    def ping(message: Message, context: Context) -> Message:
+        raise RuntimeError("no data on this host")
+
+    experiment = tiny(tmp_path)
+    with pytest.raises(UserError, match=r"a host could not start: .*no data on this host"):
+        run(experiment, InlineGrid(app, experiment, 2))
+
+
+def test_hosts_that_never_come_are_not_waited_for_for_ever(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **{"client.timeout": 0.2})
+    with pytest.raises(UserError, match=r"runtime\.workers = 2: only 1 hosts came"):
+        run(experiment, InlineGrid(client_app, experiment, 1))
+
+
+def test_batch_norm_models_run(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, rounds=1, **{"model.name": "vgg8", "client.per-round": 2}))
+    assert rounds(folder)[0]["accepted"] == 2

@@ -1,0 +1,283 @@
+"""From a task's name to its images: digits, folders, npz files, subsets, class names."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from exchange.errors import UserError
+from exchange.settings import Task
+from tasks import sources
+from tasks.dataset import Dataset, Images
+from tasks.sources import load_dataset, map_classes, read_source, stratified
+
+
+def picture(value: int | tuple[int, int, int], size: tuple[int, int] = (6, 4), form: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.new("L" if isinstance(value, int) else "RGB", size, value).save(file, form)
+    return file.getvalue()
+
+
+def folder(path: Path, **more: bytes) -> Path:
+    """Two classes, gray, 6×4; `train__a__3` in `more` stands for train/a/3.png."""
+    files = {f"train__{name}__{i}": picture(i) for name in "ba" for i in (10, 2, 1)}
+    for name, data in {**files, "test__a__1": picture(7), **more}.items():
+        file = path / (name.replace("__", "/") + ".png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    return path
+
+
+def npz(path: Path, **changes: Any) -> str:
+    arrays: dict[str, Any] = {
+        "x_train": np.zeros((6, 5, 4), np.uint8),
+        "y_train": np.array([0, 1, 2, 0, 1, 2]),
+        "x_test": np.zeros((2, 5, 4), np.uint8),
+        "y_test": np.array([0, 1]),
+    } | changes
+    np.savez(path / "a.npz", **{name: array for name, array in arrays.items() if array is not None})
+    return f"npz:{path / 'a.npz'}"
+
+
+# digits -------------------------------------------------------------------------------------------
+
+
+def test_digits_are_the_same_for_ever() -> None:
+    digits = read_source("digits")
+    assert digits.train.pixels.shape == (1500, 1, 8, 8)
+    assert digits.test.pixels.shape == (297, 1, 8, 8)
+    assert digits.classes == tuple("0123456789")
+    assert digits.train.pixels.max() == 255
+    assert np.ptp(np.bincount(digits.test.labels)) <= 2
+    digest = hashlib.sha256(digits.train.pixels.tobytes() + digits.train.labels.tobytes()).hexdigest()
+    assert digest[:16] == "06c410b1486f2a8c"
+
+
+# folder: ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_its_order(cache: Path, tmp_path: Path) -> None:
+    data = read_source(f"folder:{folder(tmp_path / 'set')}")
+    assert data.classes == ("a", "b")
+    assert data.train.pixels.shape == (6, 1, 4, 6)
+    assert data.train.pixels[:, 0, 0, 0].tolist() == [1, 2, 10, 1, 2, 10]
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test.pixels[:, 0, 0, 0].tolist() == [7]
+
+
+def test_an_archive_in_any_order_is_the_same_data(cache: Path, tmp_path: Path) -> None:
+    path = folder(tmp_path / "set")
+    with tarfile.open(tmp_path / "set.tar.xz", "w:xz") as archive:
+        for file in sorted(path.rglob("*.png"), reverse=True):
+            archive.add(file, "wrap" / file.relative_to(path))
+    one, two = read_source(f"folder:{path}"), read_source(f"folder:{tmp_path / 'set.tar.xz'}")
+    np.testing.assert_array_equal(one.train.pixels, two.train.pixels)
+    np.testing.assert_array_equal(one.train.labels, two.train.labels)
+
+
+def test_one_colour_image_makes_all_rgb_and_sizes_follow_the_first(cache: Path, tmp_path: Path) -> None:
+    path = folder(tmp_path / "set", train__b__11=picture((9, 8, 7), (12, 12), "JPEG"))
+    data = read_source(f"folder:{path}")
+    assert data.train.pixels.shape == (7, 3, 4, 6)
+    assert np.abs(data.train.pixels[-1, :, 2, 3].astype(int) - (9, 8, 7)).max() <= 3
+
+
+@pytest.mark.parametrize("bad", [b"hello", b"", picture(1)[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+def test_an_unreadable_image_is_named(cache: Path, tmp_path: Path, bad: bytes) -> None:
+    with pytest.raises(UserError, match=r"unreadable image 'train/a/4.png'"):
+        read_source(f"folder:{folder(tmp_path / 'set', train__a__4=bad)}")
+    assert not list(cache.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("size", [(5000, 4000), (60_000, 60_000)])
+def test_a_picture_bomb_is_refused_undecoded(cache: Path, tmp_path: Path, size: tuple[int, int]) -> None:
+    header = bytearray(picture(1))
+    header[16:24] = size[0].to_bytes(4, "big") + size[1].to_bytes(4, "big")
+    header[29:33] = zlib.crc32(bytes(header[12:29])).to_bytes(4, "big")
+    with pytest.raises(UserError, match=r"'train/a/4\.png' refused: more than"):
+        read_source(f"folder:{folder(tmp_path / 'set', train__a__4=bytes(header))}")
+
+
+def test_a_changed_folder_is_noticed(cache: Path, tmp_path: Path) -> None:
+    path = folder(tmp_path / "set")
+    assert len(read_source(f"folder:{path}").train) == 6
+    folder(path, train__a__3=picture(3))
+    assert len(read_source(f"folder:{path}").train) == 7
+    status = (path / "train/a/3.png").stat()
+    (path / "train/a/3.png").write_bytes(picture(4))
+    os.utime(path / "train/a/3.png", ns=(0, status.st_mtime_ns + 1))
+    assert read_source(f"folder:{path}").train.pixels[2, 0, 0, 0] == 4
+
+
+def test_progress_is_reported(cache: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    path = folder(tmp_path / "set")
+    read_source(f"folder:{path}", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (7, 7)
+
+
+def test_test_images_may_be_missing_only_when_not_needed(cache: Path, tmp_path: Path) -> None:
+    path = folder(tmp_path / "set")
+    (path / "test/a/1.png").unlink()
+    data = read_source(f"folder:{path}", need_test=False)
+    assert data.test.pixels.shape == (0, 1, 4, 6)
+    with pytest.raises(UserError, match="no test images"):
+        read_source(f"folder:{path}")
+    name = npz(tmp_path, x_test=None, y_test=None)
+    assert len(read_source(name, need_test=False).test) == 0
+    with pytest.raises(UserError, match=r"task\.server-data = 'npz:.*no test images"):
+        read_source(name, key="task.server-data")
+
+
+def test_training_images_may_not(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "set/test/a").mkdir(parents=True)
+    (tmp_path / "set/test/a/1.png").write_bytes(picture(1))
+    with pytest.raises(UserError, match="no training images"):
+        read_source(f"folder:{tmp_path / 'set'}", need_test=False)
+
+
+# npz: ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((5, 4), (1, 5, 4)),
+        ((5, 4, 3), (3, 5, 4)),
+        ((5, 4, 1), (1, 5, 4)),
+        ((3, 5, 4), (3, 5, 4)),
+        ((1, 5, 4), (1, 5, 4)),
+    ],
+)
+def test_npz_shapes(cache: Path, tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
+    data = read_source(npz(tmp_path, x_train=x, x_test=x[:2]))
+    assert data.train.shape == expected
+    assert sorted(data.train.pixels[0].ravel()) == sorted(x[0].ravel())
+    assert data.classes == ("0", "1", "2")
+
+
+def test_npz_floats_and_classes(cache: Path, tmp_path: Path) -> None:
+    x = np.linspace(0, 1, 6 * 20, dtype=np.float32).reshape(6, 5, 4)
+    data = read_source(npz(tmp_path, x_train=x, x_test=x[:2].astype(np.float64), classes=np.array(["a", "b", "c"])))
+    assert (data.train.pixels.min(), data.train.pixels.max()) == (0, 255)
+    assert data.classes == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"x_train": None}, "array x_train is missing"),
+        ({"y_test": None}, "array y_test is missing"),
+        ({"x_train": np.zeros((6, 5))}, "x_train has shape"),
+        ({"x_train": np.zeros((6, 5, 4, 2), np.uint8)}, "x_train has shape"),
+        ({"x_train": np.zeros((6, 0, 4), np.uint8)}, "x_train has shape"),
+        ({"x_train": np.zeros((6, 5, 4), np.int32)}, "x_train is int32"),
+        ({"x_train": np.full((6, 5, 4), 1.5)}, "outside"),
+        ({"x_train": np.full((6, 5, 4), np.nan)}, "outside"),
+        ({"x_test": np.zeros((2, 5, 5), np.uint8)}, "different shapes"),
+        ({"x_train": np.zeros((0, 5, 4), np.uint8), "y_train": np.zeros(0, int)}, "no training images"),
+        ({"y_train": np.zeros(5, int)}, "expected 6 integers"),
+        ({"y_train": np.zeros(6)}, "y_train is float64"),
+        ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "labels -1"),
+        ({"classes": np.array(["a", "b"])}, "labels 0..2 for 2 classes"),
+        ({"classes": np.array(["a", "b", "a"])}, "all different"),
+        ({"classes": np.array([1, 2, 3])}, "expected strings"),
+        ({"classes": np.array(["a", None], dtype=object)}, "not a readable npz"),
+    ],
+)
+def test_bad_npz_files_are_refused(cache: Path, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_source(npz(tmp_path, **changes))
+
+
+def test_damaged_npz_files_are_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = npz(tmp_path)
+    whole = (tmp_path / "a.npz").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "NPZ_BYTES", 100)
+        with pytest.raises(UserError, match="more than 100 bytes"):
+            read_source(name)
+    for bad in (whole[:200], b"nonsense", b""):
+        (tmp_path / "a.npz").write_bytes(bad)
+        with pytest.raises(UserError, match=r"a\.npz: not a readable npz"):
+            read_source(name)
+
+
+# names, subsets, classes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("cifar-10", "cifar10"), ("Fashion_MNIST", "fashion-mnist"), ("folder:", "folder:PATH"), ("", "")],
+)
+def test_an_unknown_name_is_answered_by_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UserError, match=rf"task\.name = '{name}' is unknown; did you mean '{near}"):
+        read_source(name)
+
+
+@pytest.mark.parametrize("name", ["folder:/no/such/place", "npz:/no/such.npz"])
+def test_a_missing_path_is_named(cache: Path, name: str) -> None:
+    with pytest.raises(UserError, match="/no/such"):
+        read_source(name)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 500, 1499])
+def test_train_size_takes_every_class_by_its_share(size: int) -> None:
+    whole, part = load_dataset(Task(name="digits")), load_dataset(Task(name="digits", train_size=size))
+    assert len(part.train) == size
+    assert isinstance(part.train.pixels, np.memmap)
+    share = np.bincount(whole.train.labels) * size / len(whole.train)
+    assert np.abs(np.bincount(part.train.labels, minlength=10) - share).max() < 1
+    np.testing.assert_array_equal(part.test.pixels, whole.test.pixels)
+
+
+def test_train_size_beyond_what_there_is() -> None:
+    assert len(load_dataset(Task(name="digits", train_size=1500)).train) == 1500
+    with pytest.raises(UserError, match=r"task\.train-size = 1501: digits has only 1500"):
+        load_dataset(Task(name="digits", train_size=1501))
+
+
+def test_stratified_indices_are_different_and_ascending() -> None:
+    labels = np.array([0] * 90 + [1] * 9 + [2])
+    chosen = stratified(labels, 20)
+    assert (np.diff(chosen) > 0).all()
+    assert np.bincount(labels[chosen]).sum() == 20
+    np.testing.assert_array_equal(chosen, stratified(labels, 20))
+
+
+def test_classes_are_mapped_by_name() -> None:
+    pixels = np.zeros((3, 1, 2, 2), np.uint8)
+    own = Dataset(
+        "mine", ("cat", "ant"), Images(pixels, np.array([0, 1, 0])), Images(pixels[:0], np.zeros(0, np.int64))
+    )
+    mapped = map_classes(own, ("ant", "bee", "cat"), "node 7")
+    assert mapped.classes == ("ant", "bee", "cat")
+    assert mapped.train.labels.tolist() == [2, 0, 2]
+    with pytest.raises(UserError, match="node 7: class 'cat' is not one of the federation's: ant, bee"):
+        map_classes(own, ("ant", "bee"), "node 7")
+
+
+# real data ----------------------------------------------------------------------------------------
+
+
+def test_real_npz_and_server_images(real_data: Path) -> None:
+    assert len(read_source(f"npz:{real_data / 'emnist-bymerge-sample.npz'}").classes) == 47
+    server = read_source(f"folder:{real_data / 'stl10-server.tar.xz'}", need_test=False)
+    assert server.train.pixels.shape == (900, 3, 32, 32)
+
+
+@pytest.mark.slow
+def test_real_cifar10(real_data: Path) -> None:
+    data = load_dataset(Task(name=f"folder:{real_data / 'cifar10-jpeg.tar.xz'}", train_size=1000))
+    assert np.bincount(data.train.labels).tolist() == [100] * 10
+    assert data.test.pixels.shape == (10_000, 3, 32, 32)

@@ -1,0 +1,134 @@
+"""The command line as a person meets it: exit codes, one line for what is wrong, run folders."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from exchange.runfolder import RunFolder, read_json
+from tests.federations import TINY, model_sha, rounds
+
+QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
+
+
+def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "thistle", *arguments]
+    root = str(Path(__file__).resolve().parents[2])
+    nowhere = "http://127.0.0.1:9"
+    offline = {"HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "https_proxy": nowhere, "http_proxy": nowhere}
+    environment = {**os.environ, **offline, "PYTHONPATH": root, "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=110, check=False)
+
+
+def complaint(*arguments: str, cwd: Path) -> str:
+    """The one line with which a command ends in exit code 2."""
+    done = thistle(*arguments, cwd=cwd)
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    assert not (cwd / "runs").exists(), "a refused experiment leaves no run folder"
+    return lines[0]
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (8, 8), 7).save(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["digits-clean", "--set", "strategy.nmae=x"], "strategy.nmae: no such key; did you mean strategy.name?"),
+        (["digits-claen"], "digits-claen: neither a preset nor a .toml file; did you mean digits-clean?"),
+        (["missing.toml"], "missing.toml: no such file"),
+        (["digits-clean", "--set", "task.clients=0"], "task.clients = 0: should be greater than or equal to 1"),
+        (["digits-clean", "--set", "task.clients=2000"], "task.clients = 2000"),
+        (["digits-clean", "--set", "strategy.name=fedavgg"], "no such strategy; did you mean"),
+        (["digits-clean", "--set", "model.name=resnet"], "no such model; did you mean resnet18?"),
+        (["digits-clean", "--set", "model.name=cnn-calfat"], "needs images of at least 18×18"),
+        (["digits-clean", "--set", "task.name=digit"], "did you mean 'digits'?"),
+        (["digits-clean", "--set", "task.name=folder:nowhere"], "nowhere"),
+        (["digits-clean", "--set", "runtime.device=gpu7"], "runtime.device = 'gpu7'"),
+        (["digits-clean", "--set", "attack.kind=sing-flip", "--set", "attack.fraction=0.3"], "sign-flip"),
+        (["digits-clean", "--set", "task.name=cifar10", "--set", "task.data-dir=."], "cifar-10-python.tar.gz"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    assert expected in complaint("run", *arguments, cwd=tmp_path)
+
+
+def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        picture(tmp_path / "data" / split / "cat" / "1.png")
+    (tmp_path / "data" / "train" / "cat" / "2.png").write_bytes(b"not an image")
+    line = complaint("run", "digits-clean", "--set", "task.name=folder:data", cwd=tmp_path)
+    assert "unreadable image" in line and "2.png" in line
+
+
+def test_a_truncated_archive_is_named(tmp_path: Path) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        picture(tmp_path / "one.png")
+        archive.add(tmp_path / "one.png", "train/cat/1.png")
+    (tmp_path / "short.tar.gz").write_bytes(raw.getvalue()[:-40])
+    line = complaint("run", "digits-clean", "--set", "task.name=folder:short.tar.gz", cwd=tmp_path)
+    assert "short.tar.gz" in line
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = complaint("run", "digits-clean", "--out", "file", cwd=tmp_path)
+    assert "run.out: cannot make" in line
+
+
+def test_lists_name_everything(tmp_path: Path) -> None:
+    done = thistle("list", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("digits", "resnet18", "fedavg", "digits-clean", "folder:PATH", "none"):
+        assert word in done.stdout
+
+
+def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = thistle("run", "digits-clean", "--engine", "inline", *QUICK, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "final accuracy" in done.stdout and "run folder:" in done.stdout
+        assert "plan: inline" in done.stderr
+    one, two = (RunFolder(tmp_path / "runs" / name) for name in ("digits-clean", "digits-clean-2"))
+    assert model_sha(one) == model_sha(two)
+    assert read_json(two.summary)["name"] == "digits-clean-2"
+    again = thistle("run", "digits-clean", "--engine", "inline", "--name", "digits-clean", *QUICK, cwd=tmp_path)
+    assert again.returncode == 2 and "thistle resume" in again.stderr
+    shown = thistle("resume", "digits-clean", cwd=tmp_path)
+    assert shown.returncode == 0 and "final accuracy" in shown.stdout
+
+
+def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "thistle", "run", "digits-clean", "--engine", "inline", *QUICK]
+    root = str(Path(__file__).resolve().parents[2])
+    process = subprocess.Popen(
+        [*command, "--set=rounds=400"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE
+    )
+    folder = RunFolder(tmp_path / "runs" / "digits-clean")
+    deadline = time.monotonic() + 60
+    while len(rounds(folder)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"thistle resume" in errors and b"Traceback" not in errors
+    assert folder.get_status()["status"] == "stopped"
+    assert not folder.summary.exists() and any(folder.checkpoints.iterdir())
+
+
+def test_resume_of_nothing(tmp_path: Path) -> None:
+    assert "no run folder there" in complaint("resume", "nowhere", cwd=tmp_path)

@@ -1,0 +1,5 @@
+"""`python -m thistle`."""
+
+from thistle.cli import main
+
+main()

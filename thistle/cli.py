@@ -1,0 +1,53 @@
+"""The command line. Contract: results on stdout, progress and messages on stderr.
+
+Exit codes: 0 done; 1 a run failed; 2 something the user can put right, said in one line;
+130 and 143 stopped by Ctrl-C or SIGTERM, resumable.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import typer
+
+from thistle.rooms import use_rooms
+
+use_rooms()
+
+from exchange.errors import UserError  # noqa: E402
+from thistle.commands import listing, resume, run  # noqa: E402
+from thistle.screen import complain  # noqa: E402
+
+app = typer.Typer(
+    name="thistle",
+    help="Robust federated learning on Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("resume")(resume.resume)
+app.command("list")(listing.list_)
+
+
+def main() -> None:
+    """Run a command; turn what went wrong into one line and an exit code."""
+    terminated: list[int] = []
+
+    def terminate(number: int, _: Any) -> None:
+        """SIGTERM is handled as Ctrl-C is: whatever is open gets closed."""
+        terminated.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        app()
+    except UserError as error:
+        complain(str(error))
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+    except SystemExit as end:
+        sys.exit(143 if terminated else end.code)

@@ -1,0 +1,1 @@
+"""One module a command; heavy imports inside."""

@@ -1,0 +1,68 @@
+"""`thistle list`: what there is to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from thistle.experiments import preset_about, preset_names
+from thistle.screen import results, table
+
+
+class What(StrEnum):
+    """The tables that can be listed."""
+
+    TASKS = "tasks"
+    MODELS = "models"
+    STRATEGIES = "strategies"
+    ATTACKS = "attacks"
+    PRESETS = "presets"
+
+
+def list_(what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None) -> None:
+    """List tasks, models, strategies, attacks and presets."""
+    for one in [what] if what else list(What):
+        columns, rows = TABLES[one]()
+        results.print(table(one.value, columns, rows))
+        results.print()
+
+
+def _tasks() -> tuple[list[str], list[list[str]]]:
+    from tasks.sources import TASKS
+
+    return ["name", "what"], [[name, about] for name, about in TASKS.items()]
+
+
+def _models() -> tuple[list[str], list[list[str]]]:
+    from tasks.models import MODELS
+
+    return ["name", "what"], [[name, (build.__doc__ or "").strip()] for name, build in MODELS.items()]
+
+
+def _strategies() -> tuple[list[str], list[list[str]]]:
+    from strategies.table import STRATEGIES
+
+    return ["name", "what", "paper"], [[name, entry.about, entry.paper] for name, entry in STRATEGIES.items()]
+
+
+def _attacks() -> tuple[list[str], list[list[str]]]:
+    from attacks.table import ATTACKS
+
+    rows = [[name, entry.about, entry.knows, entry.strength or "–", entry.paper] for name, entry in ATTACKS.items()]
+    return ["name", "what", "knows", "attack.strength", "paper"], rows
+
+
+def _presets() -> tuple[list[str], list[list[str]]]:
+    return ["name", "what"], [[name, preset_about(name)] for name in preset_names()]
+
+
+TABLES: dict[What, Callable[[], tuple[list[str], list[list[str]]]]] = {
+    What.TASKS: _tasks,
+    What.MODELS: _models,
+    What.STRATEGIES: _strategies,
+    What.ATTACKS: _attacks,
+    What.PRESETS: _presets,
+}

@@ -1,0 +1,50 @@
+"""`thistle resume`: continue a run after its last checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder
+from thistle.launch import Engine, Launch, engine_for, show_summary
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
+    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: as before.")] = None,
+    engine: Annotated[Engine, typer.Option(help="ray or inline: the result is the same.")] = Engine.RAY,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Continue a stopped run; it ends with the model it would have had without the stop."""
+    folder = find_run(run, out)
+    experiment = folder.load_experiment()
+    status = folder.get_status()
+    if status.get("status") == "finished":
+        if not quiet:
+            show_summary(folder)
+        raise typer.Exit(0)
+    if folder.is_held():
+        raise UserError(f"{folder.path}: this run is still going on")
+    flat = experiment.flat()
+    flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
+    if workers is not None:
+        flat["runtime.workers"] = workers
+    experiment = Experiment.of(flat)
+    launch = Launch(engine, quiet)
+    with engine_for(engine) as runner:
+        plan = launch.check(experiment)
+        code = launch.carry_out(runner, experiment, folder, plan)
+    raise typer.Exit(code)
+
+
+def find_run(run: str, out: str) -> RunFolder:
+    """The run folder that a path or a name means."""
+    for path in (Path(run).expanduser(), Path(out).expanduser() / run):
+        if (path / "experiment.toml").is_file():
+            return RunFolder(path.resolve())
+    raise UserError(f"{run}: no run folder there, nor at {Path(out) / run}")

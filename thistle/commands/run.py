@@ -1,0 +1,31 @@
+"""`thistle run`: one experiment, from a preset or a file, to a run folder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from thistle.experiments import claim_folder, make_experiment
+from thistle.launch import Engine, Launch, engine_for
+
+
+def run(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, numbered.")] = "",
+    out: Annotated[str, typer.Option(help="The folder for run folders; default: runs.")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")] = None,
+    engine: Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")] = Engine.RAY,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Run an experiment and keep everything about it in a run folder."""
+    experiment = make_experiment(source, overrides or [], name, out, workers)
+    launch = Launch(engine, quiet)
+    with engine_for(engine) as runner:
+        plan = launch.check(experiment)
+        experiment, folder = claim_folder(experiment, exact=bool(name))
+        code = launch.carry_out(runner, experiment, folder, plan)
+    raise typer.Exit(code)

@@ -1,0 +1,89 @@
+"""Keeps a private SuperLink and cleans up after it, whatever becomes of the command that asked for it.
+
+A process of its own: it starts the SuperLink, then waits until its standard input closes (the command
+ended, or was killed) or the SuperLink dies. Then every process that carries this session's mark in its
+environment, or shares a Unix session with one that does, is ended, and the session's folder is removed.
+(Flower's and Ray's processes detach from their parents, but inherit the variable; some of Ray's overwrite
+their environment with a title, but stay in the Unix session.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+import psutil
+
+MARK = "THISTLE_SESSION"
+GRACE = 1.0
+"""Seconds that processes get to end by themselves."""
+
+
+def marked(session: str, unix_sessions: set[int]) -> list[psutil.Process]:
+    """Every process that belongs to the session; the Unix sessions they live in are added to the set."""
+    everybody = [(process, _unix_session(process.pid)) for process in psutil.process_iter()]
+    ours = os.getsid(0)
+    unix_sessions |= {unix for process, unix in everybody if unix != ours and _carries(process, session)}
+    return [process for process, unix in everybody if unix in unix_sessions]
+
+
+def _carries(process: psutil.Process, session: str) -> bool:
+    try:
+        return process.environ().get(MARK) == session
+    except (psutil.Error, OSError):
+        return False
+
+
+def _unix_session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def sweep(session: str) -> None:
+    """End them all: first politely, then not. New ones may be born meanwhile, so look again."""
+    unix_sessions: set[int] = set()
+    for attempt in range(10):
+        processes = marked(session, unix_sessions)
+        if not processes:
+            return
+        for process in processes:
+            try:
+                process.send_signal(signal.SIGTERM if attempt == 0 else signal.SIGKILL)
+            except psutil.Error:
+                continue
+        psutil.wait_procs(processes, timeout=GRACE if attempt == 0 else 1.0)
+
+
+def keep(session: str, home: str, command: list[str]) -> None:
+    """Run `command` until it dies or our standard input closes; then sweep."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    environment = {**os.environ, MARK: session}
+    with open(os.path.join(home, "superlink.log"), "wb") as log:
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        while child.poll() is None:
+            readable, _, _ = select.select([sys.stdin], [], [], 0.2)
+            if readable and not os.read(sys.stdin.fileno(), 1024):
+                break
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sweep(session)
+        child.wait()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def main() -> None:
+    """keeper SESSION HOME COMMAND..."""
+    keep(sys.argv[1], sys.argv[2], sys.argv[3:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""A private SuperLink in simulation mode: its own home, port, Ray and processes; nothing outlives it."""
+
+from __future__ import annotations
+
+import http
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import tomli_w
+
+from exchange.experiment import Experiment
+from exchange.runfolder import nest
+from exchange.text import last_line
+from thistle.engines.keeper import sweep
+from thistle.staging import stage_app
+
+NAME = "thistle"
+START = 60.0
+"""Seconds within which a SuperLink must answer."""
+
+
+class EngineError(Exception):
+    """The machinery failed, not the experiment: shown as one line, exit code 1."""
+
+
+class PrivateSuperLink:
+    """Started on entry, gone on exit; several runs may share one."""
+
+    def __init__(self) -> None:
+        self.session = uuid4().hex
+        self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
+        self._app: Path | None = None
+
+    def __enter__(self) -> PrivateSuperLink:
+        self.port = _free_port()
+        address = f"127.0.0.1:{self.port}"
+        connection = {"superlink": {"default": NAME, NAME: {"address": address, "insecure": True}}}
+        (self.home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
+        self.environment = _environment(self.home)
+        command = [
+            _tool("flower-superlink"),
+            "--insecure",
+            "--simulation",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            f"{self.port}",
+        ]
+        self.keeper = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("keeper.py")), self.session, str(self.home), *command],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.keeper.stdin:
+            self.keeper.stdin.close()
+        try:
+            self.keeper.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.keeper.kill()
+        sweep(self.session)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def wait_until_ready(self) -> None:
+        """Until it answers; says why if it never does."""
+        deadline = time.monotonic() + START
+        while time.monotonic() < deadline:
+            self.check_alive()
+            if self._answers():
+                return
+            time.sleep(0.05)
+        raise EngineError(f"the SuperLink did not answer within {START:.0f} s: {self.last_words()}")
+
+    def _answers(self) -> bool:
+        """Asked directly: a proxy that the environment names knows nothing of this machine's loopback."""
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def check_alive(self) -> None:
+        if self.keeper.poll() is not None:
+            raise EngineError("the SuperLink ended unexpectedly")
+
+    def last_words(self) -> str:
+        """The last line of the SuperLink's log."""
+        log = self.home / "superlink.log"
+        return last_line(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else "no log"
+
+    def submit(self, experiment: Experiment, gpus: float) -> str:
+        """Hand the experiment to Flower; returns Flower's run id."""
+        if self._app is None:
+            self._app = stage_app(self.home / "thistle-fl")
+        config = self.home / f"run-{uuid4().hex}.toml"
+        config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
+        workers = experiment.runtime.workers
+        federation = (
+            f"num-supernodes={workers} client-resources-num-cpus=1 init-args-num-cpus={workers} "
+            f"client-resources-num-gpus={gpus / workers:.6f} init-args-logging-level='ERROR' "
+            "init-args-log-to-driver=false"
+        )
+        answer = self._flwr("run", str(self._app), NAME, "-c", str(config), "--federation-config", federation)
+        return str(answer["run-id"])
+
+    def status(self, run_id: str) -> tuple[str, str]:
+        """Flower's own word on a run: status and details. (`flwr run` exits 0 even when the run fails.)"""
+        runs = self._flwr("ls", NAME, "--run-id", run_id)["runs"]
+        return runs[0]["status"], runs[0].get("status-details") or ""
+
+    def _flwr(self, *arguments: str) -> dict:
+        command = [_tool("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        start = done.stdout.find("{")
+        try:
+            return json.loads(done.stdout[start:]) if start >= 0 else {}
+        except json.JSONDecodeError:
+            raise EngineError(f"flwr {arguments[0]}: {last_line(done.stdout + done.stderr)}") from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _tool(name: str) -> str:
+    """A program of Flower's, from the same place as this Python."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if not found:
+        raise EngineError(f"{name} is not installed beside {sys.executable}")
+    return found
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {
+        **os.environ,
+        "PATH": search,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "RAY_ADDRESS": "local",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(home),
+        "OMP_NUM_THREADS": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        "PYTHONUNBUFFERED": "1",
+    }

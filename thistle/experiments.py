@@ -1,0 +1,77 @@
+"""From what a person types to a checked experiment with a run folder of its own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from attacks.table import check_attack
+from exchange.errors import UserError
+from exchange.experiment import Experiment, parse_overrides, read_file
+from exchange.runfolder import RunFolder
+from strategies.table import resolve
+
+PRESETS = Path(__file__).resolve().parent / "presets"
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def preset_about(name: str) -> str:
+    """The first comment line of a preset."""
+    first = (PRESETS / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
+    return first.removeprefix("#").strip()
+
+
+def find_experiment(source: str) -> Path:
+    """A preset's file by name, or the user's own."""
+    if source in preset_names():
+        return PRESETS / f"{source}.toml"
+    path = Path(source).expanduser()
+    if path.suffix == ".toml" or path.exists():
+        return path
+    near = difflib.get_close_matches(source, preset_names(), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f" ({', '.join(preset_names())})"
+    raise UserError(f"{source}: neither a preset nor a .toml file{hint}")
+
+
+def make_experiment(
+    source: str, overrides: list[str], name: str = "", out: str = "", workers: int | None = None
+) -> Experiment:
+    """The experiment with everything resolved but its folder."""
+    path = find_experiment(source)
+    flat = {**read_file(path), **parse_overrides(overrides)}
+    flat["run.name"] = name or flat.get("run.name") or path.stem
+    flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
+    if workers is not None:
+        flat["runtime.workers"] = workers
+    if not flat.get("runtime.workers"):
+        flat["runtime.workers"] = cores()
+    experiment = resolve(Experiment.of(flat))
+    check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
+    return experiment
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def claim_folder(experiment: Experiment, exact: bool) -> tuple[Experiment, RunFolder]:
+    """A run folder that nobody else has; without an exact name a number is appended where needed."""
+    for number in range(1, 10_000):
+        name = experiment.run.name if number == 1 else f"{experiment.run.name}-{number}"
+        path = Path(experiment.run.out) / name
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if exact:
+                raise UserError(f"{path} exists: choose another --name, or thistle resume {path}") from None
+            continue
+        except OSError as error:
+            raise UserError(f"run.out: cannot make {path}: {error.strerror}") from None
+        named = experiment.model_copy(update={"run": experiment.run.model_copy(update={"name": name})})
+        return named, RunFolder(path)
+    raise UserError(f"run.out: {experiment.run.out} holds too many runs called {experiment.run.name}")

@@ -1,0 +1,32 @@
+"""What a run will take, before it takes it: one line."""
+
+from __future__ import annotations
+
+from attacks.roles import attackers as attackers_of
+from exchange.experiment import Experiment
+from exchange.layout import Layout
+from tasks.models import build_model
+from tasks.task import Task
+
+PROCESS = 0.45e9
+"""Bytes that a process with torch and Flower holds (measured; Ray's own processes together as much again)."""
+COPIES = 6
+"""Copies of a client's model alive at once, host and server together: arrays, encoded, in transit, updates."""
+
+
+def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
+    """Hosts × cores, clients a round, memory."""
+    model = build_model(experiment.model, task.shape, task.classes, experiment.seed)
+    workers = experiment.runtime.workers if engine == "ray" else 1
+    processes = workers + 3 if engine == "ray" else 1
+    pixels = task.dataset.test.pixels.nbytes * 4
+    memory = processes * PROCESS + COPIES * experiment.client.per_round * Layout.of(model).num_bytes + pixels
+    size = sum(parameter.numel() for parameter in model.parameters())
+    attackers = len(attackers_of(experiment.attack, experiment.task.clients, experiment.seed))
+    attack = f"{attackers} attack by {experiment.attack.kind}" if attackers else "nobody attacks"
+    return (
+        f"plan: {engine}, {workers} host{'s' * (workers != 1)} on {cores} core{'s' * (cores != 1)}; "
+        f"{experiment.rounds} rounds of {experiment.client.per_round} out of {experiment.task.clients} clients, "
+        f"{attack}; "
+        f"{experiment.model.name} with {size:,} parameters; about {memory / 1e9:.1f} GB of memory"
+    )

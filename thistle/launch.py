@@ -1,0 +1,131 @@
+"""Carry out one experiment on an engine, with progress, and leave a folder that says how it ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder, read_json
+from thistle.engines.superlink import EngineError, PrivateSuperLink
+from thistle.experiments import cores
+from thistle.progress import RunProgress
+from thistle.screen import complain, decoding, results, say, table
+
+if TYPE_CHECKING:
+    from tasks.task import Task
+
+Runner = Callable[[Experiment, RunFolder, RunProgress], None]
+
+
+class Engine(StrEnum):
+    """Where to run."""
+
+    RAY = "ray"
+    INLINE = "inline"
+
+
+@contextmanager
+def engine_for(engine: Engine) -> Iterator[Runner]:
+    """What runs experiments, for as long as the block lasts. A SuperLink warms up while we still check."""
+    if engine is Engine.INLINE:
+        yield _run_inline
+        return
+    with PrivateSuperLink() as link:
+
+        def run(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
+            from thistle.engines.ray import run_on_ray
+
+            link.wait_until_ready()
+            run_on_ray(link, experiment, folder, progress)
+
+        yield run
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a command wants its runs carried out."""
+
+    engine: Engine
+    quiet: bool
+
+    def check(self, experiment: Experiment) -> str:
+        """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
+        from tasks.training import pick_device
+        from thistle.forecast import plan
+
+        pick_device(experiment.runtime.device)
+        return plan(experiment, _check_data(experiment), self.engine.value, cores())
+
+    def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:
+        """Run (or continue) in `folder`; the exit code."""
+        folder.save_experiment(experiment)
+        if not self.quiet:
+            say(plan)
+        try:
+            with RunProgress(folder, experiment.rounds, self.quiet) as progress:
+                runner(experiment, folder, progress)
+        except UserError as error:
+            folder.set_status("failed", message=str(error))
+            raise
+        except EngineError as error:
+            folder.set_status("failed", message=str(error))
+            complain(f"{error}; the log is {folder.log}")
+            complain(f"continue with: thistle resume {folder.path}")
+            return 1
+        except KeyboardInterrupt:
+            folder.set_status("stopped", message="stopped by the user")
+            complain(f"stopped; continue with: thistle resume {folder.path}")
+            raise
+        if not self.quiet:
+            show_summary(folder)
+        return 0
+
+
+def _check_data(experiment: Experiment) -> Task:
+    from tasks.task import prepare_task
+
+    with decoding() as progress:
+        return prepare_task(experiment.task, experiment.seed, progress)
+
+
+def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
+    from thistle.engines.inline import run_inline
+
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            progress.update()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        run_inline(experiment)
+    except UserError:
+        raise
+    except Exception as error:
+        raise EngineError(folder.get_status().get("message", str(error))) from error
+    finally:
+        over.set()
+        watcher.join()
+
+
+def show_summary(folder: RunFolder) -> None:
+    """The result on stdout: a small table and where everything is."""
+    summary = read_json(folder.summary)
+    rows = [
+        ["final accuracy", f"{summary['final_accuracy']:.4f}"],
+        ["best accuracy", f"{summary['max_accuracy']:.4f}"],
+        ["rounds", f"{summary['rounds']}"],
+        ["seconds a round", f"{summary['seconds_per_round']:.3f}"],
+        ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
+        ["model sha256", summary["model_sha256"][:16]],
+    ]
+    results.print(table("", ["", ""], rows))
+    results.print(f"run folder: {folder.path}", markup=False, soft_wrap=True)

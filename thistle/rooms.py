@@ -1,0 +1,22 @@
+"""Where the rooms are: beside this package in a checkout, inside it (`_app`) in an installed wheel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
+
+
+def app_root() -> Path:
+    """The folder that holds the rooms and the Flower app's pyproject.toml."""
+    here = Path(__file__).resolve().parent
+    bundled = here / "_app"
+    return bundled if bundled.is_dir() else here.parent
+
+
+def use_rooms() -> None:
+    """Make `import exchange` and its like work in this process, before anybody else's module of that name."""
+    root = str(app_root())
+    if root not in sys.path:
+        sys.path.insert(0, root)

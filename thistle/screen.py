@@ -1,0 +1,46 @@
+"""What a person sees: one console for messages (stderr), one for results (stdout)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
+results = Console(highlight=False)
+
+
+def complain(text: str) -> None:
+    """One line that says what is wrong."""
+    messages.print(f"[bold red]thistle:[/] {escape(text)}")
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    messages.print(escape(text))
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    """A small table; cells are text, never markup."""
+    made = Table(title=escape(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+@contextmanager
+def decoding() -> Iterator[Callable[[int, int], None]]:
+    """A bar for the first decoding of a data set; nothing is shown where there is nothing to decode."""
+    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as bar:
+        task = bar.add_task("decoding images", total=None, visible=False)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        yield show
