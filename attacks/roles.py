@@ -21,6 +21,8 @@ from exchange.settings import Attack, Value, parse_ids
 PANEL = 5
 """So many trainings tell colluders what honest updates look like."""
 
+SIMULATED = "simulated"
+"""In a host's node config: this is no real node."""
 ROLES = ("honest", "malicious")
 NODE_KEYS = {"attack": "kind", "attack-strength": "strength", "attack-boost": "boost", "attack-target": "target"}
 """What a malicious node's config may say, and the setting that it stands for."""
@@ -61,12 +63,17 @@ def active(attack: Attack, number: int) -> bool:
 
 
 def orders(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Attack | None:
-    """What this client does in round `number` instead of its honest work; None: nothing."""
+    """What this client does in round `number` instead of its honest work; None: nothing.
+
+    A node's own config comes first. The experiment decides in a simulation only, and that a host is simulated
+    is for the host to know (`simulated`), not for the experiment to say: no real node can be turned by one.
+    """
     clients, seed = experiment.task.clients, experiment.seed
+    attack = None
     if "role" in node_config:
         attack = node_orders(node_config)
-    else:
-        attack = experiment.attack if client in attackers(experiment.attack, clients, seed) else None
+    elif node_config.get(SIMULATED) is True and client in attackers(experiment.attack, clients, seed):
+        attack = experiment.attack
     if attack is None or not active(attack, number):
         return None
     return mix_orders(attack, client, clients, seed) if attack.kind == "mix" else attack

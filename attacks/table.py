@@ -38,7 +38,7 @@ ATTACKS: dict[str, Entry] = {
         "trains on class c as c+1 mod C", "own data", "Biggio et al. 2012", "times the learning rate", 1.0, (1.0, 2.0)
     ),
     "gaussian": Entry(
-        "noise instead of an update", "own data", "Blanchard et al. 2017", "‖noise‖ / ‖u‖", 10.0, (1.0, 10.0)
+        "noise instead of an update", "own data", "Blanchard et al. 2017", "‖noise‖ / ‖u‖", 10.0, (10.0, 100.0)
     ),
     "zero": Entry("sends the model back as it came", "nothing"),
     "scale": Entry("ν u", "own data", "Bagdasaryan et al. 2020", "ν", 10.0, (10.0, 50.0)),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from attacks.roles import node_orders, orders
+from attacks.roles import SIMULATED, node_orders, orders
 from client import honest, malicious
 from client.work import cached_model
 from exchange.cohort import ACTION, pack_replies, unpack_request
@@ -71,6 +72,12 @@ def _run(
             yield client, error
 
 
+def _in_ray() -> bool:
+    """Whether this process is a Ray worker: so are the hosts of a simulation, never a deployed node's."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 def _message_for(client: int, message: Message, content: RecordDict) -> Message:
     """The message that this client would have got, had it a node of its own."""
     metadata = copy.copy(message.metadata)
@@ -84,7 +91,7 @@ def _context_for(client: int, context: Context) -> Context:
     return Context(
         run_id=context.run_id,
         node_id=client,
-        node_config={**context.node_config, "partition-id": client},
+        node_config={**context.node_config, "partition-id": client, **({SIMULATED: True} if _in_ray() else {})},
         state=RecordDict(),
         run_config=context.run_config,
     )

@@ -97,8 +97,35 @@ class Strategy(Section):
     """How replies become the next model. "default": the named strategy's own value."""
 
     name: str = "fedavg"
+    filter: Literal["none", "angle", "loss", "zeno"] | Default = "default"
+    angle: Annotated[float, Field(ge=-1.0, le=1.0)] | Default = "default"
+    rho: NonNegative | Default = "default"
+    theta: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] | Default = "default"
+    epsilon: NonNegative | Default = "default"
+    pre: Literal["none", "nnm", "bucketing"] | Default = "default"
+    aggregator: (
+        Literal[
+            "mean",
+            "geometric-median",
+            "median",
+            "trimmed-mean",
+            "krum",
+            "multi-krum",
+            "bulyan",
+            "centered-clipping",
+            "fltrust",
+            "foolsgold",
+            "none",
+        ]
+        | Default
+    ) = "default"
     server_lr: AboveZero | Default = "default"
+    tau: NonNegative | Default = "default"
+    gamma: NonNegative | Default = "default"
+    server_epochs: Positive | Default = "default"
+    server_batch_size: Positive | Default = "default"
     weighted: bool | Default = "default"
+    reputation: bool | Default = "default"
     malicious: Natural | Default = "default"
     trim: Annotated[float, Field(ge=0.0, lt=0.5)] | Default = "default"
     q: NonNegative | Default = "default"

@@ -10,12 +10,16 @@ Kind = Literal["accepted", "filtered", "rejected", "failed"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy)."""
+    """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
+
+    `score` is a filter's, `weight` what the client's update had in the aggregate.
+    """
 
     client: int
     verdict: Kind
     step: str = ""
     score: float | None = None
+    weight: float | None = None
     reason: str = ""
 
     def line(self, number: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
 
+from attacks.poisoning.trigger import backdoor_success
 from exchange.experiment import Experiment
 from exchange.layout import Layout, load_record, record_bytes, sha256, to_record, to_state
 from exchange.randomness import reseed_globals
@@ -24,12 +26,14 @@ from exchange.text import last_line
 from exchange.verdict import Verdict
 from server.casting import cast_aggregate
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from server.detection import Truth
 from server.environment import environment
 from server.grid import CohortGrid
 from server.guard import Expected, Guard
 from server.recorder import Recorder
 from strategies.build import make_strategy
 from strategies.memory import recall, remind
+from strategies.pipeline import Pipeline
 from strategies.table import find
 from tasks.models import build_model
 from tasks.task import Task
@@ -50,11 +54,12 @@ class Federation:
         self.model = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(self.device)
         self.layout = Layout.of(self.model)
         self.test = to_tensors(task.dataset.test, self.device)
-        self.strategy: Strategy = make_strategy(experiment, self.layout)
+        self.strategy: Strategy = make_strategy(experiment, task, self.layout)
         cap = experiment.client.max_examples
         self.guard = Guard(self.layout, task.classes, lambda client: min(cap, task.partition.size(client)))
         self.arrays = to_record(self.model.state_dict())
         self.grid = CohortGrid(inner, experiment.task.clients, experiment.runtime.workers, experiment.client.timeout)
+        self.truth = Truth(experiment)
         self._failure_shown = False
 
     def run(self) -> None:
@@ -92,6 +97,8 @@ class Federation:
         inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), group)
         for stray in inspection.strays:
             logger.warning("round %d: %s", number, stray)
+        if isinstance(self.strategy, Pipeline):
+            self.strategy.penalise(v.client for v in inspection.verdicts if v.verdict == "rejected")
         up = record_bytes(reply.content.array_records["arrays"] for reply in inspection.accepted)
         line: dict[str, Any] = {
             "round": number,
@@ -103,6 +110,7 @@ class Federation:
         verdicts = self._final_verdicts(inspection.verdicts)
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
+        line["detection"] = asdict(self.truth.score(number, verdicts))
         line["seconds_training"] = time.perf_counter() - started
         line |= self._evaluate(number)
         line["seconds"] = time.perf_counter() - started
@@ -151,8 +159,12 @@ class Federation:
         if number % self.experiment.evaluate.every and number != self.experiment.rounds:
             return {}
         load_record(self.model, self.arrays)
-        accuracy, loss = evaluate(self.model, *self.test, self.experiment.evaluate.batch_size)
-        return {"accuracy": accuracy, "loss": loss}
+        batch, attack = self.experiment.evaluate.batch_size, self.experiment.attack
+        accuracy, loss = evaluate(self.model, *self.test, batch)
+        measured = {"accuracy": accuracy, "loss": loss}
+        if attack.kind == "backdoor":
+            measured["attack_success"] = backdoor_success(self.model, *self.test, attack.target, batch)
+        return measured
 
     def _show_first_failure(self, reply: Message) -> None:
         """The user sees a client's error when it happens, not when the run has gone wrong."""
@@ -182,6 +194,7 @@ class Federation:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model)
         summary = recorder.summary(self.experiment.evaluate.window)
         write_json(self.folder.summary, {"name": self.folder.path.name, **summary, "model_sha256": sha256(state)})
+        write_json(self.folder.truth, self.truth.document())
         self.folder.set_status("finished", round=self.experiment.rounds)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from exchange.runfolder import FORMAT, RunFolder, read_lines, write_atomically
 from exchange.verdict import Verdict
+from server.detection import Score
+
+SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed")
 
 
 class Recorder:
@@ -35,6 +38,7 @@ class Recorder:
         accuracies = [line["accuracy"] for line in self.rounds if line.get("accuracy") is not None]
         last = accuracies[-window:]
         seconds = [line["seconds"] for line in self.rounds]
+        successes = [line["attack_success"] for line in self.rounds if "attack_success" in line]
         return {
             "format": FORMAT,
             "rounds": len(self.rounds),
@@ -42,8 +46,14 @@ class Recorder:
             "max_accuracy": max(accuracies),
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
-            **{key: sum(line[key] for line in self.rounds) for key in ("bytes_up", "bytes_down", "rejected", "failed")},
+            **{key: sum(line[key] for line in self.rounds) for key in SUMS},
+            "detection": self._detection().figures(),
+            **({"attack_success": successes[-1]} if successes else {}),
         }
+
+    def _detection(self) -> Score:
+        """Over all rounds: the lines hold each round's counts."""
+        return sum((Score(**line["detection"]) for line in self.rounds if "detection" in line), Score())
 
 
 def _finite(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flwr.serverapp import strategy as flower
@@ -9,26 +10,99 @@ from flwr.serverapp.strategy import Strategy
 
 from exchange.experiment import Experiment
 from exchange.layout import Layout
+from strategies import kernels, steps
+from strategies.filters import AngleFilter, LossFilter, ZenoFilter
+from strategies.learning import ServerData
 from strategies.pipeline import Pipeline
 from strategies.rounds import Step
-from strategies.steps import Mean, ServerRate
+from strategies.share import MaliciousShare
 from strategies.table import find
+from tasks.models import build_model
+from tasks.task import Task
+from tasks.training import pick_device, to_tensors
 
 
-def make_strategy(experiment: Experiment, layout: Layout) -> Strategy:
+def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
     """The strategy that a resolved experiment names."""
     find(experiment.strategy.name)
     if experiment.strategy.name.startswith("flwr-"):
         return _flower(experiment)
-    return _pipeline(experiment, layout)
+    return Pipeline(
+        list(_steps(experiment)),
+        layout,
+        _server_data(experiment, task, layout),
+        per_round=experiment.client.per_round,
+        clients=experiment.task.clients,
+        seed=experiment.seed,
+        weighted=bool(experiment.strategy.weighted),
+        reputed=bool(experiment.strategy.reputation),
+    )
 
 
-def _pipeline(experiment: Experiment, layout: Layout) -> Strategy:
+def _steps(experiment: Experiment) -> Iterator[Step]:
+    """filter ▶ pre ▶ aggregate ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
     wanted: Any = experiment.strategy
-    steps: list[Step] = [Mean()]
+    filters: dict[str, Callable[[], Step]] = {
+        "angle": lambda: AngleFilter(wanted.angle),
+        "loss": lambda: LossFilter(wanted.rho, MaliciousShare() if wanted.theta == "auto" else wanted.theta),
+        "zeno": lambda: ZenoFilter(wanted.rho, wanted.epsilon),
+    }
+    if wanted.filter in filters:
+        yield filters[wanted.filter]()
+    if wanted.pre == "nnm":
+        yield steps.NearestNeighbourMixing(wanted.malicious)
+    if wanted.pre == "bucketing":
+        yield steps.Bucketing(experiment.seed)
+    if wanted.aggregator != "none":
+        yield _aggregator(wanted)
     if wanted.server_lr != 1:
-        steps.append(ServerRate(wanted.server_lr))
-    return Pipeline(steps, layout, experiment.client.per_round, experiment.seed, wanted.weighted)
+        yield steps.ServerRate(wanted.server_lr)
+    if wanted.tau:
+        yield steps.Clip(wanted.tau)
+    if wanted.gamma:
+        yield steps.ServerLearning(wanted.gamma, wanted.tau)
+
+
+def _aggregator(wanted: Any) -> Step:
+    f, trim = wanted.malicious, wanted.trim
+    if wanted.aggregator == "centered-clipping":
+        return steps.CenteredClipping(wanted.tau)
+    if wanted.aggregator == "fltrust":
+        return steps.FLTrust()
+    if wanted.aggregator == "foolsgold":
+        return steps.FoolsGold()
+    rules: dict[str, tuple[steps.Rule, bool]] = {
+        "mean": (lambda u, w, m: kernels.mean(u, None if m is not None else w, mixing=m), False),
+        "geometric-median": (
+            lambda u, w, m: kernels.geometric_median(u, None if m is not None else w, mixing=m),
+            False,
+        ),
+        "median": (lambda u, w, m: kernels.coordinate_median(u, mixing=m), True),
+        "trimmed-mean": (lambda u, w, m: kernels.trimmed_mean(u, beta=trim, mixing=m), True),
+        "krum": (lambda u, w, m: kernels.krum(u, f, mixing=m), False),
+        "multi-krum": (lambda u, w, m: kernels.multi_krum(u, f, mixing=m), False),
+        "bulyan": (lambda u, w, m: kernels.bulyan(u, f, mixing=m), True),
+    }
+    rule, coordinatewise = rules[wanted.aggregator]
+    return steps.Aggregation(wanted.aggregator, rule, coordinatewise)
+
+
+def _server_data(experiment: Experiment, task: Task, layout: Layout) -> ServerData | None:
+    if task.server_images is None:
+        return None
+    wanted: Any = experiment.strategy
+    device = pick_device(experiment.runtime.device)
+    pixels, labels = to_tensors(task.server_images, device)
+    return ServerData(
+        network=build_model(experiment.model, task.shape, task.classes, experiment.seed).to(device),
+        layout=layout,
+        pixels=pixels,
+        labels=labels,
+        epochs=wanted.server_epochs,
+        batch_size=wanted.server_batch_size,
+        weight_decay=experiment.client.weight_decay,
+        seed=experiment.seed,
+    )
 
 
 def _flower(experiment: Experiment) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -13,21 +14,36 @@ from torch import Tensor
 from exchange.layout import Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
 from exchange.verdict import Verdict
+from strategies import reputation
 from strategies.buffers import combine_buffers
+from strategies.learning import ServerData, ServerRound
 from strategies.rounds import Progress, Round, Step
+
+REPUTATION = "reputation"
 
 
 class Pipeline(Strategy):
-    """Samples uniformly, turns replies into updates, and lets each step have its say."""
+    """Samples clients, turns replies into updates, and lets each step have its say."""
 
-    def __init__(self, steps: Sequence[Step], layout: Layout, per_round: int, seed: int, weighted: bool) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        layout: Layout,
+        server: ServerData | None,
+        *,
+        per_round: int,
+        clients: int,
+        seed: int,
+        weighted: bool,
+        reputed: bool,
+    ) -> None:
         self.steps = tuple(steps)
-        self.layout = layout
-        self.per_round = per_round
-        self.seed = seed
-        self.weighted = weighted
+        self.layout, self.server = layout, server
+        self.per_round, self.seed, self.weighted = per_round, seed, weighted
+        self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
+        """All that a round leaves for the next; the checkpoint holds it."""
         self.verdicts: dict[int, Verdict] = {}
-        """What the last round's steps said of its clients (those not named were accepted)."""
+        """What the last round's steps said of the clients whose replies they saw."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -36,14 +52,21 @@ class Pipeline(Strategy):
         config["server-round"] = server_round
         self._sent, self._lr = arrays, float(config["lr"])  # type: ignore[arg-type]
         content = RecordDict({"arrays": arrays, "config": config})
-        chosen = self.sample(server_round, list(grid.get_node_ids()))
+        chosen = self._sample(server_round, np.array(list(grid.get_node_ids())))
         return [Message(content, dst_node_id=client, message_type="train") for client in chosen]
 
-    def sample(self, number: int, available: list[int]) -> list[int]:
-        """Uniform, without replacement, by (seed, round) alone."""
+    def _sample(self, number: int, available: np.ndarray) -> list[int]:
+        """Without replacement, by (seed, round) and reputation alone."""
+        known = self.memory.get(REPUTATION)
+        chances = None if known is None else reputation.chances(known, available)
         count = min(self.per_round, len(available))
         rng = numpy_rng(self.seed, "sample", number)
-        return sorted(int(i) for i in rng.choice(available, size=count, replace=False, shuffle=False))
+        return sorted(int(i) for i in rng.choice(available, count, replace=False, p=chances, shuffle=False))
+
+    def penalise(self, clients: Iterable[int]) -> None:
+        """Replies that the guard rejected cost reputation too."""
+        if REPUTATION in self.memory:
+            self.memory[REPUTATION] = reputation.updated(self.memory[REPUTATION], (), list(clients))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -52,25 +75,41 @@ class Pipeline(Strategy):
         answered = sorted((reply for reply in replies if reply.has_content()), key=lambda m: m.metadata.src_node_id)
         sent = to_state(self._sent)
         model = self.layout.vector(sent)
-        states, round = self._round(server_round, answered, model)
-        progress = Progress.begin(round)
+        updates, buffers = self._read(answered, model)
+        round = self._round(server_round, answered, model, sent)
+        progress = Progress.begin(updates)
         for step in self.steps:
             progress = step(round, progress)
-        self.verdicts = progress.verdicts
-        buffers = combine_buffers(self.layout, states, progress.weights, sent)
-        return to_record(self.layout.state(model + progress.step, buffers)), MetricRecord(dict(progress.metrics))
+        self._remember(round, progress)
+        weights = None if progress.coordinatewise else progress.weights
+        after = self.layout.state(model + progress.step, combine_buffers(self.layout, buffers, weights, sent))
+        return to_record(after), MetricRecord({name: float(value) for name, value in progress.metrics.items()})
 
-    def _round(self, number: int, replies: list[Message], model: Tensor) -> tuple[list[State], Round]:
+    def _read(self, replies: list[Message], model: Tensor) -> tuple[Tensor, list[State]]:
+        """One preallocated n×d block of updates, and the buffers beside it."""
         updates = torch.empty(len(replies), self.layout.size)
-        states: list[State] = []
+        buffers: list[State] = []
         for row, reply in zip(updates, replies, strict=True):
             state = to_state(reply.content.array_records["arrays"])
             self.layout.vector(state, out=row).sub_(model)
-            states.append({entry.name: state[entry.name] for entry in self.layout.buffers})
+            buffers.append({entry.name: state[entry.name] for entry in self.layout.buffers})
+        return updates, buffers
+
+    def _round(self, number: int, replies: list[Message], model: Tensor, sent: State) -> Round:
         sizes = [reply.content.metric_records["metrics"]["num-examples"] if self.weighted else 1 for reply in replies]
         prior = torch.tensor(sizes, dtype=torch.float64)
         ids = tuple(reply.metadata.src_node_id for reply in replies)
-        return states, Round(number, ids, updates, prior / prior.sum(), model, self._lr)
+        server = ServerRound(self.server, number, sent) if self.server else None
+        return Round(number, ids, prior / prior.sum(), model, self._lr, server, self.memory)
+
+    def _remember(self, round: Round, progress: Progress) -> None:
+        """Verdicts for the record, notes and reputation for the next rounds."""
+        self.verdicts = {client: _verdict(client, row, progress) for row, client in enumerate(round.ids)}
+        self.memory |= progress.notes
+        if REPUTATION in self.memory:
+            accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
+            excluded = [c for c in round.ids if c not in set(accepted)]
+            self.memory[REPUTATION] = reputation.updated(self.memory[REPUTATION], accepted, excluded)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -84,3 +123,10 @@ class Pipeline(Strategy):
 
     def summary(self) -> None:
         """The run folder holds it all."""
+
+
+def _verdict(client: int, row: int, progress: Progress) -> Verdict:
+    step = progress.dropped_by.get(row, "")
+    score = None if progress.scores is None else float(progress.scores[row])
+    weight = None if progress.weights is None else float(progress.weights[row])
+    return Verdict(client, "filtered" if step else "accepted", step, score, weight)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from exchange.verdict import Verdict
+
+class Server(Protocol):
+    """What the server can learn from its own data (strategies.learning)."""
+
+    def gradient(self) -> Tensor:
+        """g0 at the model that was sent."""
+
+    def learn(self, start: Tensor, rate: float) -> Tensor:
+        """Where local SGD on the server's data leads from `start`."""
 
 
 @dataclass(frozen=True)
@@ -17,35 +28,66 @@ class Round:
 
     number: int
     ids: tuple[int, ...]
-    updates: Tensor
-    """n×d, float32: each client's model minus the one that was sent."""
     prior: Tensor
     """n, float64, sums to 1: what each client would weigh if nothing else were known."""
     model: Tensor
     """d: the model that was sent."""
     lr: float
     """The clients' learning rate in this round."""
+    server: Server | None
+    memory: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What steps wrote down in earlier rounds."""
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """g0, computed once where a step asks for it."""
+        assert self.server is not None, "checked when the strategy was built"
+        return self.server.gradient()
 
 
 @dataclass(frozen=True)
 class Progress:
     """What the steps so far have made of it."""
 
+    updates: Tensor
+    """n×d, float32: each client's model minus the one that was sent."""
     kept: Tensor
     """n booleans: who has not been filtered out."""
     step: Tensor
     """d: the change of the model, as far as it is known."""
+    mixing: Tensor | None = None
+    """n'×kept: rows of the aggregate's input as combinations of the kept updates."""
     weights: Tensor | None = None
-    """n, float64: the weight that the aggregate gave each client; None before there is one."""
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
+    """n, float64: what each client had in the aggregate; None before there is one."""
+    coordinatewise: bool = False
+    """Whether the aggregate was made coordinate by coordinate."""
+    dropped_by: Mapping[int, str] = field(default_factory=dict)
+    """Row → the step that filtered it out."""
+    scores: Tensor | None = None
+    """n: the filter's score of each client."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What goes into the memory."""
 
     @classmethod
-    def begin(cls, round: Round) -> Progress:
-        return cls(kept=torch.ones(len(round.ids), dtype=torch.bool), step=torch.zeros_like(round.model))
+    def begin(cls, updates: Tensor) -> Progress:
+        kept = torch.ones(len(updates), dtype=torch.bool)
+        return cls(updates, kept, torch.zeros(updates.shape[1]))
 
-    def with_metrics(self, **metrics: float) -> Progress:
-        return replace(self, metrics={**self.metrics, **metrics})
+    def drop(self, rows: Tensor, step: str) -> Progress:
+        """Without these rows (n booleans)."""
+        gone = rows & self.kept
+        named = {int(row): step for row in gone.nonzero()}
+        return replace(self, kept=self.kept & ~gone, dropped_by={**self.dropped_by, **named})
+
+    def measure(self, **metrics: float) -> Progress:
+        """With numbers for metrics.jsonl; `filter_empty` is written filter.empty."""
+        named = {name.replace("_", ".", 1): value for name, value in metrics.items()}
+        return replace(self, metrics={**self.metrics, **named})
+
+    def note(self, **arrays: np.ndarray) -> Progress:
+        """With something to remember for the next rounds."""
+        return replace(self, notes={**self.notes, **arrays})
 
 
 class Step(Protocol):

@@ -1,20 +1,112 @@
-"""The steps that strategies are made of."""
+"""The steps after the filter: pre-steps, the aggregators, rate, clip and server learning."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
+from exchange.randomness import torch_rng
+from strategies import kernels
+from strategies.kernels import Aggregate
 from strategies.rounds import Progress, Round
+
+Rule = Callable[[Tensor, Tensor, Tensor | None], Aggregate]
+"""(kept updates, their prior, mixing) → aggregate."""
+
+NEGLIGIBLE = 0.1
+"""A client whose weight is below this part of an equal share counts as excluded by the aggregate."""
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The weighted mean of the kept updates."""
+class NearestNeighbourMixing:
+    """NNM: each update becomes the mean of its n − f nearest."""
+
+    malicious: int
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
-        weights = round.prior * progress.kept
-        weights = weights / weights.sum()
-        return replace(progress, step=weights.to(round.updates.dtype) @ round.updates, weights=weights)
+        if not progress.kept.any():
+            return progress
+        return replace(progress, mixing=kernels.nearest_neighbour_mixing(_kept(progress), self.malicious))
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """Means of `size` random updates take the updates' place."""
+
+    seed: int
+    size: int = 2
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        if not progress.kept.any():
+            return progress
+        generator = torch_rng(self.seed, "buckets", round.number)
+        return replace(progress, mixing=kernels.bucketing(_kept(progress), self.size, generator))
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Any rule that needs nothing but the updates."""
+
+    name: str
+    rule: Rule
+    coordinatewise: bool = False
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        if not progress.kept.any():
+            return _nothing(progress)
+        prior = round.prior[progress.kept]
+        return _aggregated(progress, self.rule(_kept(progress), prior, progress.mixing), self.name, self.coordinatewise)
+
+
+@dataclass(frozen=True)
+class CenteredClipping:
+    """Each update clipped to τ around the last round's aggregate (Karimireddy et al. 2021)."""
+
+    tau: float
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        if not progress.kept.any():
+            return _nothing(progress)
+        last = round.memory.get("centre")
+        start = None if last is None else torch.from_numpy(last)
+        found = kernels.centered_clipping(_kept(progress), self.tau, start=start, mixing=progress.mixing)
+        return _aggregated(progress, found, "centered-clipping").note(centre=found.vector.numpy())
+
+
+@dataclass(frozen=True)
+class FLTrust:
+    """Weights ReLU(cos(Δ_i, Δ_0)), each Δ_i rescaled to ‖Δ_0‖, Δ_0 the server's own local update."""
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        assert round.server is not None, "checked when the strategy was built"
+        if not progress.kept.any():
+            return _nothing(progress)
+        reference = round.server.learn(round.model, round.lr) - round.model
+        return _aggregated(progress, kernels.fltrust(_kept(progress), reference), "fltrust")
+
+
+@dataclass(frozen=True)
+class FoolsGold:
+    """Clients whose summed updates point the same way share one vote; the sums are kept for every client seen."""
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        ids = [client for client, kept in zip(round.ids, progress.kept, strict=True) if kept]
+        if not ids:
+            return _nothing(progress)
+        updates = _kept(progress)
+        history = updates.clone()
+        for row, client in zip(history, ids, strict=True):
+            past = round.memory.get(f"foolsgold/{client}")
+            if past is not None:
+                row.add_(torch.from_numpy(past))
+        weights = kernels.foolsgold(kernels.gram(history, centred=False))
+        sums = {f"foolsgold/{client}": row.numpy() for client, row in zip(ids, history, strict=True)}
+        if not bool((weights > 0).any()):
+            return _nothing(progress).note(**sums)
+        return _aggregated(progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
 
 
 @dataclass(frozen=True)
@@ -25,3 +117,49 @@ class ServerRate:
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         return replace(progress, step=progress.step * self.rate)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clip_τ(v) = v·min(1, τ/‖v‖)."""
+
+    tau: float
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        return replace(progress, step=kernels.clip(progress.step, self.tau))
+
+
+@dataclass(frozen=True)
+class ServerLearning:
+    """x̄ + Clip_τ(LocalSGD(γ f0, x̄) − x̄): the server learns on its own data. τ 0: no clip."""
+
+    gamma: float
+    tau: float
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        assert round.server is not None, "checked when the strategy was built"
+        middle = round.model + progress.step
+        learnt = round.server.learn(middle, self.gamma * round.lr) - middle
+        if self.tau:
+            learnt = kernels.clip(learnt, self.tau)
+        length = float(torch.linalg.vector_norm(learnt))
+        return replace(progress, step=progress.step + learnt).measure(server_step=length)
+
+
+def _kept(progress: Progress) -> Tensor:
+    """The kept rows; no copy where all are."""
+    return progress.updates if bool(progress.kept.all()) else progress.updates[progress.kept]
+
+
+def _nothing(progress: Progress) -> Progress:
+    """Nobody is left to aggregate: the model stays where it is."""
+    return replace(progress, weights=torch.zeros(len(progress.kept), dtype=torch.float64))
+
+
+def _aggregated(progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False) -> Progress:
+    """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it."""
+    weights = torch.zeros(len(progress.kept), dtype=torch.float64)
+    weights[progress.kept] = found.weights
+    progress = replace(progress, step=found.vector, weights=weights, coordinatewise=coordinatewise)
+    negligible = progress.kept & (weights < NEGLIGIBLE / int(progress.kept.sum()))
+    return progress.drop(negligible, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
@@ -15,6 +16,7 @@ from exchange.settings import Value
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
 _KRUM, _BULYAN = "Blanchard et al. 2017", "El Mhamdi et al. 2018"
+_ZENO, _FLTRUST = "Xie et al. 2020 (Zeno++)", "Cao et al. 2021"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,27 @@ class Entry:
 
 STRATEGIES: dict[str, Entry] = {
     "fedavg": Entry("the mean of the updates, weighted by data size", _FEDAVG, {"weighted": True}),
+    "rofsl": Entry(
+        "loss (or angle) filter, geometric median, clip, server learning",
+        "RoFSL",
+        {"filter": "loss", "aggregator": "geometric-median", "tau": 1.0, "gamma": 0.5},
+    ),
+    "rfa": Entry("the geometric median", "Pillutla et al. 2022", {"aggregator": "geometric-median"}),
+    "fsl": Entry("the mean, twice as far, and server learning", "RoFSL's FSL", {"server-lr": 2.0, "gamma": 0.5}),
+    "zeno": Entry("updates rescaled, scored on server data; the mean of those that pass", _ZENO, {"filter": "zeno"}),
+    "fltrust": Entry("weighted by the cosine with the server's own update", _FLTRUST, {"aggregator": "fltrust"}),
+    "server-alone": Entry("learns on server data only: the yardstick", "RoFSL", {"aggregator": "none", "gamma": 0.5}),
+    "median": Entry("the coordinate median", _YIN, {"aggregator": "median"}),
+    "trimmed-mean": Entry("the coordinate mean without the extremes", _YIN, {"aggregator": "trimmed-mean"}),
+    "krum": Entry("the update nearest to its neighbours", _KRUM, {"aggregator": "krum"}),
+    "multi-krum": Entry("the mean of the n − f such updates", _KRUM, {"aggregator": "multi-krum"}),
+    "bulyan": Entry("multi-Krum, then a trimmed mean", _BULYAN, {"aggregator": "bulyan"}),
+    "centered-clipping": Entry(
+        "updates clipped around the last aggregate",
+        "Karimireddy et al. 2021",
+        {"aggregator": "centered-clipping", "tau": 1.0},
+    ),
+    "foolsgold": Entry("clients that move alike share one vote", "Fung et al. 2020", {"aggregator": "foolsgold"}),
     "flwr-fedavg": Entry("Flower's FedAvg", _FEDAVG),
     "flwr-fedavgm": Entry("Flower's FedAvg with server momentum 0.9", "Hsu et al. 2019"),
     "flwr-fedprox": Entry("Flower's FedProx: a proximal term in the client", "Li et al. 2020", {"proximal-mu": 0.01}),
@@ -44,8 +67,20 @@ STRATEGIES: dict[str, Entry] = {
 }
 
 COMMON: dict[str, Value] = {
+    "filter": "none",
+    "angle": 0.0,
+    "rho": 0.1,
+    "theta": 0.5,
+    "epsilon": 0.1,
+    "pre": "none",
+    "aggregator": "mean",
     "server-lr": 1.0,
+    "tau": 0.0,
+    "gamma": 0.0,
+    "server-epochs": 2,
+    "server-batch-size": 180,
     "weighted": False,
+    "reputation": False,
     "malicious": 1,
     "trim": 0.2,
     "q": 0.1,
@@ -70,4 +105,34 @@ def resolve(experiment: Experiment) -> Experiment:
     for name, value in {**COMMON, **find(experiment.strategy.name).defaults}.items():
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value
-    return Experiment.of(flat)
+    resolved = Experiment.of(flat)
+    check_strategy(resolved)
+    return resolved
+
+
+def check_strategy(experiment: Experiment) -> None:
+    """Refuse what cannot work, before anything starts: server data that is not there, f too large for n."""
+    wanted: Any = experiment.strategy
+    if not wanted.name.startswith("flwr-") and experiment.task.server_data == "none":
+        asking = _asks_for_server_data(wanted)
+        if asking:
+            raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
+    n, f = experiment.client.per_round, wanted.malicious
+    rule = wanted.name.removeprefix("flwr-") if wanted.name.startswith("flwr-") else wanted.aggregator
+    needed = {"krum": 2 * f + 3, "multi-krum": 2 * f + 3, "multikrum": 2 * f + 3, "bulyan": 4 * f + 3}.get(rule, 1)
+    if n < needed:
+        raise UserError(f"strategy.malicious = {f}: {rule} needs client.per-round ≥ {needed}, not {n}")
+    if wanted.pre == "nnm" and f >= n:
+        raise UserError(f"strategy.malicious = {f}: nearest-neighbour mixing needs client.per-round > {f}")
+    if wanted.aggregator == "centered-clipping" and not wanted.tau:
+        raise UserError("strategy.tau = 0.0: centered clipping needs a radius above 0")
+    if wanted.aggregator == "none" and not wanted.gamma:
+        raise UserError('strategy.gamma = 0.0: with strategy.aggregator = "none" nothing would ever be learnt')
+
+
+def _asks_for_server_data(wanted: Any) -> str:
+    if wanted.filter != "none":
+        return f"strategy.filter = {wanted.filter}"
+    if wanted.gamma:
+        return f"strategy.gamma = {wanted.gamma:g}"
+    return "strategy.aggregator = fltrust" if wanted.aggregator == "fltrust" else ""

@@ -13,6 +13,7 @@ from exchange.runfolder import RunFolder
 from strategies.table import resolve
 
 PRESETS = Path(__file__).resolve().parent / "presets"
+PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")
 
 
 def preset_names() -> list[str]:
@@ -45,6 +46,7 @@ def make_experiment(
     flat = {**read_file(path), **parse_overrides(overrides)}
     flat["run.name"] = name or flat.get("run.name") or path.stem
     flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
+    flat |= {key: _from_root(key, value) for key in PATHS if isinstance(value := flat.get(key), str) and value}
     if workers is not None:
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
@@ -52,6 +54,20 @@ def make_experiment(
     experiment = resolve(Experiment.of(flat))
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     return experiment
+
+
+def _from_root(key: str, value: str) -> str:
+    """A path written from the root, because runs are carried out, and resumed, from other folders than this one."""
+    kind, _, path = value.partition(":")
+    if key in ("task.name", "task.server-data"):
+        return f"{kind}:{_absolute(path)}" if kind in ("folder", "npz") and path else value
+    if key == "task.server-font" and not Path(value).expanduser().is_file():
+        return value
+    return _absolute(value)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(Path(path).expanduser())
 
 
 def cores() -> int:

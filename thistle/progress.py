@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from exchange.runfolder import RunFolder
@@ -33,6 +36,25 @@ class Tail:
         return whole.decode("utf-8", "replace").splitlines()
 
 
+class Bar(Progress):
+    """Rich's bar, three columns short of the edge: the ^C that a terminal echoes would break a full line."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield Padding(self.make_tasks_table(self.tasks), (0, 3, 0, 0), expand=False)
+
+
+WIDE = 110
+"""Columns from which on there is room for words."""
+
+
+def verdict_counts(line: dict[str, Any], wide: bool) -> str:
+    """What became of a round's replies: `10 accepted, 2 filtered` or, where it is narrow, `10✓ 2⊘ 0✗ 0†`."""
+    if not wide:
+        return f"{line['accepted']}✓ {line['filtered']}⊘ {line['rejected']}✗ {line['failed']}†"
+    bad = [f"{line[kind]} {kind}" for kind in ("filtered", "rejected", "failed") if line[kind]]
+    return ", ".join([f"{line['accepted']} accepted", *bad])
+
+
 class RunProgress:
     """Shows rounds as they finish and warnings as they come."""
 
@@ -43,7 +65,7 @@ class RunProgress:
         self._metrics = Tail(folder.metrics)
         self._log = Tail(folder.log, folder.log.stat().st_size if folder.log.exists() else 0)
         self._live = sys.stderr.isatty()
-        self._bar = Progress(
+        self._bar = Bar(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total} {task.fields[text]}"),
@@ -78,7 +100,7 @@ class RunProgress:
         text = " ".join(
             [
                 f"accuracy {self.accuracy:.3f}" if self.accuracy is not None else "",
-                f"{line['accepted']}✓ {line['filtered']}⊘ {line['rejected']}✗ {line['failed']}†",
+                verdict_counts(line, wide=not self._live or messages.width >= WIDE),
                 f"{line['seconds']:.2f} s/round",
             ]
         ).strip()

@@ -18,5 +18,4 @@ def app_root() -> Path:
 def use_rooms() -> None:
     """Make `import exchange` and its like work in this process, before anybody else's module of that name."""
     root = str(app_root())
-    if root not in sys.path:
-        sys.path.insert(0, root)
+    sys.path[:] = [root, *(entry for entry in sys.path if entry != root)]

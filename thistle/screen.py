@@ -27,6 +27,7 @@ def say(text: str) -> None:
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A small table; cells are text, never markup."""
     made = Table(title=escape(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made.show_header = any(columns)
     for name in columns:
         made.add_column(name, overflow="fold")
     for row in rows:

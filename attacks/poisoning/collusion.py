@@ -77,20 +77,23 @@ class Adaptive:
 
     A loss or an angle filter keeps what has a large enough inner product with −g0. Colluders do not have g0, but
     honest clients descend too: d = μ/‖μ‖ stands for −g0/‖g0‖. Among the vectors of the panel's median norm r, so that
-    no norm gives them away, with cos(v, d) ≥ m, this one goes farthest in the malicious direction p = −sign(μ):
+    no norm gives them away, with cos(v, d) ≥ m, this one goes farthest in the malicious direction p = −σ
+    (−μ itself has nothing left once it may not point against d):
 
-        v = r·(m d + √(1 − m²) q/‖q‖),      q = p − ⟨p, d⟩ d
+        v = r·(m d + √(1 − m²) q/‖q‖),      q = p − ⟨p, d⟩ d        (m at least cos(p, d))
     """
 
     margin: float
 
     def __call__(self, panel: Tensor) -> Tensor:
         mean, norm = panel.mean(0), panel.norm(dim=1).median()
-        d = mean / mean.norm().clamp_min(torch.finfo(mean.dtype).tiny)
-        p = -mean.sign()
-        q = p - (p @ d) * d
-        q = q / q.norm().clamp_min(torch.finfo(mean.dtype).tiny)
-        return norm * (self.margin * d + (1 - self.margin**2) ** 0.5 * q)
+        d, p = _unit(mean), _unit(-panel.std(0, correction=0))
+        m = max(self.margin, float(p @ d))
+        return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * _unit(p - (p @ d) * d))
+
+
+def _unit(vector: Tensor) -> Tensor:
+    return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
 
 
 def _farthest(panel: Tensor, spread: Callable[[Tensor], Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from attacks.poisoning.collusion import Alie
-from attacks.roles import attackers, panel
+from attacks.roles import SIMULATED, attackers, panel
 from client import malicious
 from client.app import app, role
 from exchange.experiment import Experiment
@@ -46,7 +46,7 @@ class Client:
     def __init__(self, flat: dict[str, Any], node_config: dict[str, Any] | None = None) -> None:
         identify()
         self.experiment = Experiment.of(flat)
-        self.node_config = node_config or {}
+        self.node_config = {SIMULATED: True} if node_config is None else node_config
         task = cached_task(self.experiment.task, self.experiment.seed)
         self.model = build_model(self.experiment.model, task.shape, task.classes, self.experiment.seed)
         self.layout = Layout.of(self.model)
@@ -142,6 +142,10 @@ class TestDeployment:
         node = Client(SUBMITTED, {"role": "honest"})
         assert role(3, 1, node.experiment, node.node_config) == "honest"
         assert torch.equal(node.update(3), Client(TINY).update(3))
+
+    def test_nor_one_that_was_started_without_a_role(self) -> None:
+        for config in ({}, {"partition-id": 0, "num-partitions": 3}):
+            assert torch.equal(Client(SUBMITTED, config).update(3), Client(TINY).update(3))
 
     def test_a_malicious_node_follows_its_own_config(self) -> None:
         expected = -2 * Client(TINY).update(3)

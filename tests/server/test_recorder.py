@@ -9,7 +9,7 @@ from exchange.runfolder import RunFolder, read_lines
 from exchange.verdict import Verdict
 from server.recorder import Recorder
 
-LINE = {"seconds": 1.0, "bytes_up": 1, "bytes_down": 2, "rejected": 0, "failed": 0}
+LINE = {"seconds": 1.0, "bytes_up": 1, "bytes_down": 2, "accepted": 1, "filtered": 0, "rejected": 0, "failed": 0}
 
 
 def test_rounds_after_the_checkpoint_and_torn_lines_go(tmp_path: Path) -> None:

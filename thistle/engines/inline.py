@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from attacks.roles import SIMULATED
 from exchange.experiment import Experiment
 
 CLIENT_FAILED = 2
@@ -49,7 +50,7 @@ class InlineGrid(Grid):
         context = Context(
             run_id=1,
             node_id=message.metadata.dst_node_id,
-            node_config={},
+            node_config={SIMULATED: True},
             state=RecordDict(),
             run_config=dict(self._run_config),
         )

@@ -24,6 +24,7 @@ from thistle.engines.keeper import sweep
 from thistle.staging import stage_app
 
 NAME = "thistle"
+APP = "thistle-fl"
 START = 60.0
 """Seconds within which a SuperLink must answer."""
 
@@ -60,6 +61,7 @@ class PrivateSuperLink:
             env=self.environment,
             stdin=subprocess.PIPE,
             start_new_session=True,
+            cwd=self.home,  # Ray's workers import from where they are started: not from the user's folder
         )
         return self
 
@@ -104,7 +106,7 @@ class PrivateSuperLink:
     def submit(self, experiment: Experiment, gpus: float) -> str:
         """Hand the experiment to Flower; returns Flower's run id."""
         if self._app is None:
-            self._app = stage_app(self.home / "thistle-fl")
+            self._app = stage_app(self.home / APP)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers
@@ -149,9 +151,13 @@ def _tool(name: str) -> str:
 def _environment(home: Path) -> dict[str, str]:
     """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
+    cache = os.environ.get("THISTLE_CACHE", "")
     return {
         **os.environ,
+        "THISTLE_CACHE": os.path.abspath(os.path.expanduser(cache)) if cache else "",
         "PATH": search,
+        "PYTHONPATH": modules,  # the app's rooms come before a user's own modules of the same names
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

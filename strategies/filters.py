@@ -1,0 +1,73 @@
+"""Filters: which updates are worth aggregating, judged by the gradient g0 of the server's own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from strategies.kernels import inner_products
+from strategies.rounds import Progress, Round
+from strategies.share import MaliciousShare
+
+
+@dataclass(frozen=True)
+class AngleFilter:
+    """AF_α of RoFSL: keep where cos(Δ_i, −g0) ≥ α. Zero-norm updates have cosine 0."""
+
+    angle: float
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        dots, squares = inner_products(progress.updates, round.gradient)
+        lengths = squares.sqrt() * torch.linalg.vector_norm(round.gradient, dtype=torch.float64)
+        cosines = torch.where(lengths > 0, -dots / lengths, 0.0)
+        return _report(replace(progress, scores=cosines).drop(cosines < self.angle, "angle"))
+
+
+def loss_scores(updates: Tensor, gradient: Tensor, rho: float) -> Tensor:
+    """s_i = −⟨Δ_i, g0⟩ − ρ‖Δ_i‖²: what the server's loss gains by the step, less its length."""
+    dots, squares = inner_products(updates, gradient)
+    return -dots - rho * squares
+
+
+@dataclass(frozen=True)
+class LossFilter:
+    """LF_{ρ,θ} of RoFSL: drop the ⌊θn⌋ lowest scores, ties by client id; θ "auto": see strategies.share."""
+
+    rho: float
+    theta: float | MaliciousShare
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        scores = loss_scores(progress.updates, round.gradient, self.rho)
+        progress = replace(progress, scores=scores)
+        if isinstance(self.theta, MaliciousShare):
+            count, progress = self.theta.count(round, progress, scores)
+        else:
+            count = int(self.theta * len(scores))
+        lowest = torch.zeros(len(scores), dtype=torch.bool)
+        lowest[torch.argsort(scores, stable=True)[:count]] = True
+        return _report(progress.drop(lowest, "loss"))
+
+
+@dataclass(frozen=True)
+class ZenoFilter:
+    """Zeno++ in rounds: updates rescaled to η‖g0‖, kept where −⟨Δ, g0⟩ − ρ‖Δ‖² ≥ −ε, ε = `epsilon`·η‖g0‖²."""
+
+    rho: float
+    epsilon: float
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        dots, squares = inner_products(progress.updates, round.gradient)
+        norms = squares.sqrt()
+        length = torch.linalg.vector_norm(round.gradient, dtype=torch.float64)
+        scale = torch.where(norms > 0, round.lr * length / norms, 0.0)
+        scores = -dots * scale - self.rho * (norms * scale) ** 2
+        rescaled = progress.updates.mul_(scale.to(progress.updates.dtype)[:, None])
+        bound = -self.epsilon * round.lr * length**2
+        return _report(replace(progress, updates=rescaled, scores=scores).drop(scores < bound, "zeno"))
+
+
+def _report(progress: Progress) -> Progress:
+    """`filter.empty` 1: nobody passed, learning depends on the server's data alone this round."""
+    return progress.measure(filter_empty=float(not progress.kept.any()))

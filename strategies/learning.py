@@ -1,0 +1,68 @@
+"""The server's own data at work: its gradient, and local SGD on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from exchange.layout import Layout, State
+from exchange.randomness import seed_for, torch_rng
+from tasks.models import predict
+from tasks.training import Recipe, train
+
+CHUNK = 500
+
+
+@dataclass
+class ServerData:
+    """Images and labels that the server holds itself, and a network to try them on."""
+
+    network: nn.Module
+    layout: Layout
+    pixels: Tensor
+    labels: Tensor
+    epochs: int
+    batch_size: int
+    weight_decay: float
+    seed: int
+
+
+@dataclass
+class ServerRound:
+    """The server's data at one round's model. Batch-norm statistics stay as they were sent."""
+
+    data: ServerData
+    number: int
+    sent: State
+
+    def gradient(self) -> Tensor:
+        """g0 = ∇f0(x_t): the mean cross-entropy's gradient over all of the data, in eval mode (one a round)."""
+        data = self.data
+        self._load(data.layout.vector(self.sent))
+        data.network.eval()
+        parameters = [p for p in data.network.parameters() if p.requires_grad]
+        total = [torch.zeros_like(p) for p in parameters]
+        for pixels, labels in zip(data.pixels.split(CHUNK), data.labels.split(CHUNK), strict=True):
+            loss = cross_entropy(predict(data.network, pixels), labels, reduction="sum")
+            for sum_, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+                sum_.add_(part)
+        return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(data.labels)).cpu()
+
+    def learn(self, start: Tensor, rate: float) -> Tensor:
+        """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
+        data = self.data
+        self._load(start)
+        torch.manual_seed(seed_for(data.seed, "server-dropout", self.number))
+        recipe = Recipe(data.epochs, data.batch_size, rate, weight_decay=data.weight_decay)
+        generator = torch_rng(data.seed, "server-batches", self.number)
+        train(data.network, data.pixels, data.labels, recipe, generator)
+        return data.layout.vector(data.network.state_dict()).cpu()
+
+    def _load(self, vector: Tensor) -> None:
+        network = self.data.network.state_dict()
+        with torch.no_grad():
+            for name, tensor in self.data.layout.state(vector, self.sent).items():
+                network[name].copy_(tensor)
