@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from exchange import settings
 from exchange.experiment import Experiment
 from exchange.layout import load_record, to_record
-from exchange.randomness import seed_for, torch_rng
+from exchange.randomness import seed_for, seed_torch, torch_rng
 from tasks.models import build_model
 from tasks.task import Task, cached_task
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
@@ -91,7 +91,7 @@ class Work:
         batch = self.experiment.evaluate.batch_size
         metrics = {"loss-before": evaluate(model, pixels, labels, batch)[1]} if asked else {}
         where = (self.round, self.client, *([self.again] if self.again else []))
-        torch.manual_seed(seed_for(seed, "dropout", *where))
+        seed_torch(seed_for(seed, "dropout", *where))
         generator = torch_rng(seed, "batches", *where)
         metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss)
         if asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,14 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from attacks.table import check_attack
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
 from exchange.text import last_line
 from server.federation import Federation
-from strategies.table import resolve
-from tasks.task import cached_task
+from strategies.table import needs_server_data, resolve
+from tasks.task import prepare_task
 
 app = ServerApp()
 logger = logging.getLogger("thistle")
@@ -27,6 +29,7 @@ logger = logging.getLogger("thistle")
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that Flower's run config describes."""
     torch.set_num_threads(1)
+    gc.freeze()  # Flower's strategies collect garbage in every round: let them look at what is new only
     experiment = resolve(Experiment.of(context.run_config))
     folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
     folder.create(again=experiment.run.resume)
@@ -34,7 +37,9 @@ def main(grid: Grid, context: Context) -> None:
         folder.set_status("starting")
         folder.save_experiment(experiment)
         try:
-            Federation(experiment, cached_task(experiment.task, experiment.seed), folder, grid).run()
+            task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
+            check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+            Federation(experiment, task, folder, grid).run()
         except Exception as error:
             shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")
             logger.error("%s", shown, exc_info=not isinstance(error, UserError))

@@ -71,7 +71,6 @@ class Federation:
             line, verdicts = self._round(number)
             recorder.record(line, verdicts)
             self._save(number)
-            self.folder.set_status("running", round=number)
         self._finish(recorder)
 
     def _greet(self) -> None:
@@ -82,6 +81,7 @@ class Federation:
             logger.warning("hosts differ, so the same seed may give other bits: %s", described)
         write_json(self.folder.environment, environment(described[0]))
         self.grid.on_reply = self._show_first_failure
+        self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
         """1 configure ▶ 2 train ▶ 3 guard ▶ 4 aggregate ▶ 5 evaluate."""
@@ -195,7 +195,7 @@ class Federation:
         summary = recorder.summary(self.experiment.evaluate.window)
         write_json(self.folder.summary, {"name": self.folder.path.name, **summary, "model_sha256": sha256(state)})
         write_json(self.folder.truth, self.truth.document())
-        self.folder.set_status("finished", round=self.experiment.rounds)
+        self.folder.set_status("finished")
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from exchange.experiment import Experiment
 from exchange.layout import Layout
 from strategies import kernels, steps
 from strategies.filters import AngleFilter, LossFilter, ZenoFilter
+from strategies.flower import WithoutBuffers
 from strategies.learning import ServerData
 from strategies.pipeline import Pipeline
 from strategies.rounds import Step
@@ -26,7 +27,8 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
     """The strategy that a resolved experiment names."""
     find(experiment.strategy.name)
     if experiment.strategy.name.startswith("flwr-"):
-        return _flower(experiment)
+        strategy = _flower(experiment)
+        return WithoutBuffers(strategy, layout) if layout.buffers else strategy
     return Pipeline(
         list(_steps(experiment)),
         layout,

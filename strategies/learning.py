@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from exchange.layout import Layout, State
-from exchange.randomness import seed_for, torch_rng
+from exchange.randomness import seed_for, seed_torch, torch_rng
 from tasks.models import predict
 from tasks.training import Recipe, train
 
@@ -55,7 +55,7 @@ class ServerRound:
         """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
         data = self.data
         self._load(start)
-        torch.manual_seed(seed_for(data.seed, "server-dropout", self.number))
+        seed_torch(seed_for(data.seed, "server-dropout", self.number))
         recipe = Recipe(data.epochs, data.batch_size, rate, weight_decay=data.weight_decay)
         generator = torch_rng(data.seed, "server-batches", self.number)
         train(data.network, data.pixels, data.labels, recipe, generator)

@@ -20,7 +20,7 @@ def recall(strategy: Strategy) -> tuple[Arrays, dict[str, Any]]:
     """(arrays by "attribute/kind/name", plain attributes)."""
     arrays: Arrays = {}
     plain: dict[str, Any] = {}
-    for name, value in vars(strategy).items():
+    for name, value in vars(_owner(strategy)).items():
         if value is None or isinstance(value, bool | int | float | str):
             plain[name] = value
         elif isinstance(value, np.ndarray):
@@ -37,6 +37,7 @@ def recall(strategy: Strategy) -> tuple[Arrays, dict[str, Any]]:
 
 def remind(strategy: Strategy, arrays: Arrays, plain: dict[str, Any]) -> None:
     """Put back what `recall` gave."""
+    strategy = _owner(strategy)
     for name, value in plain.items():
         setattr(strategy, name, value)
     groups: dict[tuple[str, str], Arrays] = {}
@@ -45,6 +46,11 @@ def remind(strategy: Strategy, arrays: Arrays, plain: dict[str, Any]) -> None:
         groups.setdefault((name, kind), {})[key] = array
     for (name, kind), group in groups.items():
         setattr(strategy, name, _rebuild(kind, group))
+
+
+def _owner(strategy: Strategy) -> Strategy:
+    """Whose memory it is: the strategy's, or that of the one it wraps."""
+    return getattr(strategy, "inner", strategy)
 
 
 def _rebuild(kind: str, group: Arrays) -> Any:

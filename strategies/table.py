@@ -12,7 +12,7 @@ from typing import Any
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
-from exchange.settings import Value
+from exchange.settings import Strategy, Value
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
 _KRUM, _BULYAN = "Blanchard et al. 2017", "El Mhamdi et al. 2018"
@@ -113,10 +113,9 @@ def resolve(experiment: Experiment) -> Experiment:
 def check_strategy(experiment: Experiment) -> None:
     """Refuse what cannot work, before anything starts: server data that is not there, f too large for n."""
     wanted: Any = experiment.strategy
-    if not wanted.name.startswith("flwr-") and experiment.task.server_data == "none":
+    if needs_server_data(wanted) and experiment.task.server_data == "none":
         asking = _asks_for_server_data(wanted)
-        if asking:
-            raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
+        raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
     n, f = experiment.client.per_round, wanted.malicious
     rule = wanted.name.removeprefix("flwr-") if wanted.name.startswith("flwr-") else wanted.aggregator
     needed = {"krum": 2 * f + 3, "multi-krum": 2 * f + 3, "multikrum": 2 * f + 3, "bulyan": 4 * f + 3}.get(rule, 1)
@@ -130,7 +129,14 @@ def check_strategy(experiment: Experiment) -> None:
         raise UserError('strategy.gamma = 0.0: with strategy.aggregator = "none" nothing would ever be learnt')
 
 
+def needs_server_data(wanted: Strategy) -> bool:
+    """Whether a step of this (resolved) strategy uses the server's own data."""
+    return bool(_asks_for_server_data(wanted))
+
+
 def _asks_for_server_data(wanted: Any) -> str:
+    if wanted.name.startswith("flwr-"):
+        return ""
     if wanted.filter != "none":
         return f"strategy.filter = {wanted.filter}"
     if wanted.gamma:

@@ -34,15 +34,20 @@ class Task:
         return self.dataset.train.take(self.partition.indices(client))
 
 
-def prepare_task(task: settings.Task, seed: int, progress: Progress | None = None) -> Task:
-    """Load, share out and check everything; raises UserError for what the user can put right."""
+def prepare_task(task: settings.Task, seed: int, server_data: bool, progress: Progress | None = None) -> Task:
+    """Load, share out and check everything; raises UserError for what the user can put right.
+
+    `server_data` false: nobody asks for it, so it is not made (what is held out of the test set stays held out).
+    """
     dataset = load_dataset(task, progress)
-    server_images, dataset = load_server_data(task, dataset, seed)
+    server_images = None
+    if server_data or task.server_data.startswith("holdout"):
+        server_images, dataset = load_server_data(task, dataset, seed)
     partition = make_partition(task, dataset.train.labels, len(dataset.classes), seed)
     return Task(dataset, partition, server_images)
 
 
 @lru_cache(maxsize=2)
 def cached_task(task: settings.Task, seed: int) -> Task:
-    """The same, kept by a process that works on it again and again."""
-    return prepare_task(task, seed)
+    """What a client needs of it, kept by a process that works on it again and again."""
+    return prepare_task(task, seed, server_data=False)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when numpy and torch are first imported
+
 from collections.abc import Iterator
 from pathlib import Path
 

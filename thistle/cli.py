@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
+from importlib.metadata import version as installed
+from typing import Annotated, Any
 
 import typer
 
@@ -18,15 +19,31 @@ use_rooms()
 
 from exchange.errors import UserError  # noqa: E402
 from thistle.commands import listing, resume, run  # noqa: E402
-from thistle.screen import complain  # noqa: E402
+from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
     name="thistle",
-    help="Robust federated learning on Flower.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        results.print(f"thistle {installed('thistle-fl')}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Robust federated learning on Flower."""
+
+
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("list")(listing.list_)

@@ -44,7 +44,7 @@ def make_experiment(
     """The experiment with everything resolved but its folder."""
     path = find_experiment(source)
     flat = {**read_file(path), **parse_overrides(overrides)}
-    flat["run.name"] = name or flat.get("run.name") or path.stem
+    flat["run.name"] = _plain(name or flat.get("run.name") or path.stem)
     flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
     flat |= {key: _from_root(key, value) for key in PATHS if isinstance(value := flat.get(key), str) and value}
     if workers is not None:
@@ -54,6 +54,13 @@ def make_experiment(
     experiment = resolve(Experiment.of(flat))
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     return experiment
+
+
+def _plain(name: object) -> object:
+    """A run's name is one folder below run.out, nothing that leads elsewhere."""
+    if isinstance(name, str) and ("/" in name or name in (".", "..") or not name.isprintable()):
+        raise UserError(f"run.name = {name!r}: should be a plain name; the folder around it is --out")
+    return name
 
 
 def _from_root(key: str, value: str) -> str:

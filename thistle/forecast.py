@@ -26,7 +26,8 @@ def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
     attack = f"{attackers} attack by {experiment.attack.kind}" if attackers else "nobody attacks"
     return (
         f"plan: {engine}, {workers} host{'s' * (workers != 1)} on {cores} core{'s' * (cores != 1)}; "
-        f"{experiment.rounds} rounds of {experiment.client.per_round} out of {experiment.task.clients} clients, "
+        f"{experiment.rounds} round{'s' * (experiment.rounds != 1)} of {experiment.client.per_round} "
+        f"out of {experiment.task.clients} clients, "
         f"{attack}; "
         f"{experiment.model.name} with {size:,} parameters; about {memory / 1e9:.1f} GB of memory"
     )

@@ -56,11 +56,14 @@ class Launch:
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
+        from attacks.table import check_attack
         from tasks.training import pick_device
         from thistle.forecast import plan
 
         pick_device(experiment.runtime.device)
-        return plan(experiment, _check_data(experiment), self.engine.value, cores())
+        task = _check_data(experiment)
+        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        return plan(experiment, task, self.engine.value, cores())
 
     def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:
         """Run (or continue) in `folder`; the exit code."""
@@ -88,10 +91,11 @@ class Launch:
 
 
 def _check_data(experiment: Experiment) -> Task:
+    from strategies.table import needs_server_data
     from tasks.task import prepare_task
 
     with decoding() as progress:
-        return prepare_task(experiment.task, experiment.seed, progress)
+        return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
 
 
 def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:

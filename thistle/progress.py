@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
+from rich.constrain import Constrain
 from rich.markup import escape
-from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from exchange.runfolder import RunFolder
@@ -40,7 +40,7 @@ class Bar(Progress):
     """Rich's bar, three columns short of the edge: the ^C that a terminal echoes would break a full line."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        yield Padding(self.make_tasks_table(self.tasks), (0, 3, 0, 0), expand=False)
+        yield Constrain(self.make_tasks_table(self.tasks), messages.width - 3)
 
 
 WIDE = 110
@@ -73,7 +73,10 @@ class RunProgress:
             console=messages,
             disable=quiet or not self._live,
         )
-        self._task = self._bar.add_task(escape(folder.path.name), total=rounds, text="starting")
+        for line in self._rounds():  # of before, where a run is resumed
+            self.done, self.accuracy = line["round"], line.get("accuracy", self.accuracy)
+        name = escape(printable(folder.path.name, 32 if messages.width >= WIDE else 14))
+        self._task = self._bar.add_task(name, total=rounds, completed=self.done, text="starting")
 
     def __enter__(self) -> RunProgress:
         self._bar.start()
@@ -88,13 +91,20 @@ class RunProgress:
         for line in self._log.lines():
             if " WARNING " in line or " ERROR " in line:
                 self._print(printable(line.split(" ", 2)[-1], 400))
+        for finished in self._rounds():
+            self._show(finished)
+
+    def _rounds(self) -> Iterator[dict[str, Any]]:
+        """The rounds that are new in the metrics."""
         for line in self._metrics.lines():
             try:
-                self._round(json.loads(line))
-            except (json.JSONDecodeError, KeyError, TypeError):
+                value = json.loads(line)
+            except json.JSONDecodeError:  # a resumed run cuts off what its checkpoint does not know
                 continue
+            if isinstance(value, dict) and "round" in value:
+                yield value
 
-    def _round(self, line: dict[str, Any]) -> None:
+    def _show(self, line: dict[str, Any]) -> None:
         self.done = line["round"]
         self.accuracy = line.get("accuracy", self.accuracy)
         text = " ".join(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""One thread a process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
 
 ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
 

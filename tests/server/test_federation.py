@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
 
 from client import honest
 from client.app import APPS, ping
@@ -182,6 +183,13 @@ def test_hosts_that_never_come_are_not_waited_for_for_ever(tmp_path: Path) -> No
         run(experiment, InlineGrid(client_app, experiment, 1))
 
 
-def test_batch_norm_models_run(tmp_path: Path) -> None:
-    folder = run(tiny(tmp_path, rounds=1, **{"model.name": "vgg8", "client.per-round": 2}))
-    assert rounds(folder)[0]["accepted"] == 2
+@pytest.mark.parametrize("name", ["fedavg", "median", "flwr-fedadam", "flwr-qfedavg", "flwr-fedmedian"])
+def test_buffers_stay_what_they_are(tmp_path: Path, name: str) -> None:
+    chosen = {"model.name": "vgg8", "client.per-round": 3, "rounds": 3, "strategy.name": name, "task.train-size": 120}
+    folder = run(tiny(tmp_path, **chosen))
+    assert [line["accepted"] for line in rounds(folder)] == [3, 3, 3]
+    assert not any("kept" in line for line in rounds(folder))
+    state = load_file(folder.model)
+    counters = {int(value) for key, value in state.items() if key.endswith("num_batches_tracked")}
+    assert counters == {3}
+    assert all(bool((value > 0).all()) for key, value in state.items() if key.endswith("running_var"))

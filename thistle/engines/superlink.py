@@ -166,6 +166,7 @@ def _environment(home: Path) -> dict[str, str]:
         "RAY_ADDRESS": "local",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",  # Flower's workers want another environment than those
         "RAY_TMPDIR": str(home),
         "OMP_NUM_THREADS": "1",
         "NO_PROXY": "127.0.0.1,localhost",

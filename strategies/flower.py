@@ -1,0 +1,75 @@
+"""Flower's own strategies in our loop, with buffers kept away from them.
+
+A strategy of Flower's treats every array alike: FedAdam's momentum makes batch-norm variances negative, FedAvg turns
+counters into fractions, QFedAvg stops at integers. So they see the trained arrays only; buffers are combined as in a
+pipeline, weighted by data size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from exchange.layout import Layout, State, to_record, to_state
+from strategies.buffers import combine_buffers
+
+
+class WithoutBuffers(Strategy):
+    """Any Flower strategy, for models that have buffers."""
+
+    def __init__(self, inner: Strategy, layout: Layout) -> None:
+        self.inner, self.layout = inner, layout
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's choice of clients and settings; the whole model goes out."""
+        self._sent = arrays
+        messages = list(self.inner.configure_train(server_round, self._trained(arrays), config, grid))
+        whole: dict[int, RecordDict] = {}
+        for message in messages:
+            content = message.content
+            message.content = whole.setdefault(id(content), RecordDict({**content, "arrays": arrays}))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The inner strategy's aggregate of what is trained, and the clients' buffers beside it."""
+        answered = [reply for reply in replies if reply.has_content()]
+        records = [reply.content.array_records["arrays"] for reply in answered]
+        metrics = [reply.content.metric_records["metrics"] for reply in answered]
+        for reply, record, numbers in zip(answered, records, metrics, strict=True):
+            reply.content = RecordDict({"arrays": self._trained(record), "metrics": numbers})
+        aggregate, summary = self.inner.aggregate_train(server_round, answered)
+        if aggregate is None:
+            return None, summary
+        sizes = torch.tensor([float(numbers["num-examples"]) for numbers in metrics], dtype=torch.float64)  # type: ignore[arg-type]
+        states = [self._buffers(record) for record in records]
+        buffers = combine_buffers(self.layout, states, sizes, self._buffers(self._sent))
+        whole = {**dict(aggregate), **dict(to_record(buffers))}
+        return ArrayRecord({entry.name: whole[entry.name] for entry in self.layout.entries}), summary
+
+    def _trained(self, record: ArrayRecord) -> ArrayRecord:
+        return ArrayRecord({entry.name: record[entry.name] for entry in self.layout.trained})
+
+    def _buffers(self, record: ArrayRecord) -> State:
+        return to_state(ArrayRecord({entry.name: record[entry.name] for entry in self.layout.buffers}))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the inner strategy has it."""
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As the inner strategy has it."""
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """As the inner strategy has it."""
+        self.inner.summary()

@@ -1,0 +1,89 @@
+"""What the documents say is compared with what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exchange.experiment import KEYS
+from exchange.runfolder import read_json
+from strategies.table import COMMON
+from tests.federations import rounds, run, tiny
+from thistle.experiments import preset_names
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/run-folder.md")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def setting_rows() -> dict[str, list[str]]:
+    """The guide's tables of settings: key → type, default, meaning."""
+    section = read("docs/guide.md").partition("## All settings")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if "|" in line]
+    return {cells[0].strip("`| "): cells[1:] for cells in rows if cells[0].startswith(("`", " `"))}
+
+
+def test_the_guide_has_every_setting_and_no_other() -> None:
+    assert setting_rows().keys() == KEYS.keys()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_guide_has_the_default_of(key: str) -> None:
+    kind, default, meaning = setting_rows()[key]
+    assert kind and meaning
+    assert default == f"`{json.dumps(KEYS[key])}`"
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_the_guide_says_what_default_means_for(name: str) -> None:
+    assert f"`{json.dumps(COMMON[name])}` unless the strategy says otherwise" in setting_rows()[f"strategy.{name}"][-1]
+
+
+def field_names(value: Any) -> set[str]:
+    """The keys of an object and of those in it."""
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(field_names(inner) for inner in value.values()))
+
+
+def test_every_field_of_a_run_folder_is_described(tmp_path: Path) -> None:
+    settings = {"strategy.name": "rofsl", "strategy.theta": "auto", "attack.fraction": 0.3, "attack.kind": "backdoor"}
+    folder = run(tiny(tmp_path, **settings))
+    described = set(re.findall(r"`([^`]+)`", read("docs/run-folder.md")))
+    written = {path.name for path in folder.path.iterdir()} - {"checkpoint"}
+    assert written <= described
+    for path in (folder.summary, folder.status, folder.environment, folder.truth):
+        assert field_names(read_json(path)) <= described, path.name
+    for line in rounds(folder):
+        assert field_names(line) <= described
+    assert field_names(json.loads(folder.verdicts.read_text().splitlines()[0])) <= described
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", read(document)):
+        file, _, anchor = target.partition("#")
+        if target.startswith("http"):
+            continue
+        path = (ROOT / document).parent / file if file else ROOT / document
+        assert path.is_file(), target
+        headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_name_things_that_exist(document: str) -> None:
+    text = read(document)
+    for key in re.findall(r"--set ([a-z.-]+)=", text):
+        assert key in KEYS
+    for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
+        assert name in preset_names()
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"(?:^ +|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
