@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 demo: $(VENV)/.ready
-	$(BIN)/thistle run digits-clean
+	$(BIN)/thistle demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

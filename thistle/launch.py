@@ -53,6 +53,7 @@ class Launch:
 
     engine: Engine
     quiet: bool
+    summary: bool = True
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
@@ -85,7 +86,7 @@ class Launch:
             folder.set_status("stopped", message="stopped by the user")
             complain(f"stopped; continue with: thistle resume {folder.path}")
             raise
-        if not self.quiet:
+        if self.summary and not self.quiet:
             show_summary(folder)
         return 0
 

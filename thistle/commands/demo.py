@@ -1,0 +1,78 @@
+"""`thistle demo`: four ways to aggregate the same poisoned federation, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder, read_json
+from thistle.experiments import claim_folder, make_experiment
+from thistle.launch import Engine, Launch, engine_for
+from thistle.screen import results, table
+
+PRESET = "digits-mix"
+STRATEGIES = {
+    "fedavg": "FedAvg",
+    "rfa": "RFA (geometric median)",
+    "server-alone": "server data alone",
+    "rofsl": "RoFSL",
+}
+
+
+def demo(
+    out: Annotated[str, typer.Option(help="The folder for run folders; default: runs.")] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all four runs.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")] = None,
+    engine: Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")] = Engine.RAY,
+) -> None:
+    """Train on digits while 60 % of the clients attack: FedAvg, RFA, server data alone and RoFSL."""
+    launch = Launch(engine, quiet=False, summary=False)
+    whole = make_experiment(PRESET, overrides or [], "demo", out, workers)
+    done: dict[str, RunFolder] = {}
+    with engine_for(engine) as runner:
+        launch.check(whole)
+        _, home = claim_folder(whole, exact=False)
+        for name in STRATEGIES:
+            chosen = [*(overrides or []), f"strategy.name={name}"]
+            experiment = make_experiment(PRESET, chosen, name, str(home.path), workers)
+            experiment, folder = claim_folder(experiment, exact=True)
+            code = launch.carry_out(runner, experiment, folder, launch.check(experiment))
+            if code:
+                raise typer.Exit(code)
+            done[name] = folder
+    show(done, whole, home.path)
+
+
+def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None:
+    """The table on stdout, the curves as a picture."""
+    from thistle.draw import draw_accuracy
+
+    attack = experiment.attack
+    title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"
+    rows = [_row(STRATEGIES[name], read_json(folder.summary)) for name, folder in done.items()]
+    columns = ["strategy", "accuracy", "attackers excluded", "excluded are attackers", "s/round"]
+    results.print(table(title, columns, rows))
+    picture = home / "accuracy.png"
+    draw_accuracy({STRATEGIES[name]: folder for name, folder in done.items()}, title, picture)
+    results.print(f"curves: {picture}", markup=False, soft_wrap=True)
+    results.print(f"run folders: {home}", markup=False, soft_wrap=True)
+
+
+def _row(name: str, summary: dict[str, Any]) -> list[str]:
+    detection = summary["detection"]
+    return [
+        name,
+        f"{summary['final_accuracy']:.1%}",
+        _percent(detection["recall"]),
+        _percent(detection["precision"]),
+        f"{summary['seconds_per_round']:.2f}",
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
