@@ -36,7 +36,9 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write beside, then rename: whoever is killed in between leaves the previous one whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = save({name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()})
+    tensors = save(
+        {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in checkpoint.arrays.items()}
+    )
     state = {"round": checkpoint.round, "sha256": hashlib.sha256(tensors).hexdigest(), "plain": checkpoint.plain}
     temporary = folder / f".writing-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)

@@ -59,7 +59,7 @@ def _steps(experiment: Experiment) -> Iterator[Step]:
         yield _aggregator(wanted)
     if wanted.server_lr != 1:
         yield steps.ServerRate(wanted.server_lr)
-    if wanted.tau:
+    if wanted.tau and wanted.aggregator != "centered-clipping":  # whose radius it is
         yield steps.Clip(wanted.tau)
     if wanted.gamma:
         yield steps.ServerLearning(wanted.gamma, wanted.tau)

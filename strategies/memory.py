@@ -21,6 +21,8 @@ def recall(strategy: Strategy) -> tuple[Arrays, dict[str, Any]]:
     arrays: Arrays = {}
     plain: dict[str, Any] = {}
     for name, value in vars(_owner(strategy)).items():
+        if name.startswith("_"):  # made anew in every round
+            continue
         if value is None or isinstance(value, bool | int | float | str):
             plain[name] = value
         elif isinstance(value, np.ndarray):

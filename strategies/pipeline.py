@@ -50,6 +50,7 @@ class Pipeline(Strategy):
     ) -> Iterable[Message]:
         """One message a sampled client, all with the same content."""
         config["server-round"] = server_round
+        self.verdicts = {}
         self._sent, self._lr = arrays, float(config["lr"])  # type: ignore[arg-type]
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = self._sample(server_round, np.array(list(grid.get_node_ids())))
@@ -81,7 +82,12 @@ class Pipeline(Strategy):
         for step in self.steps:
             progress = step(round, progress)
         self._remember(round, progress)
-        weights = None if progress.coordinatewise else progress.weights
+        weights = progress.weights
+        if weights is None:  # nothing was aggregated
+            weights = torch.zeros(len(buffers), dtype=torch.float64)
+        if progress.coordinatewise:  # a median, of those that are still heard
+            buffers = [state for state, weight in zip(buffers, weights, strict=True) if weight > 0]
+            weights = None
         after = self.layout.state(model + progress.step, combine_buffers(self.layout, buffers, weights, sent))
         return to_record(after), MetricRecord({name: float(value) for name, value in progress.metrics.items()})
 

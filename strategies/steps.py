@@ -17,7 +17,7 @@ Rule = Callable[[Tensor, Tensor, Tensor | None], Aggregate]
 """(kept updates, their prior, mixing) → aggregate."""
 
 NEGLIGIBLE = 0.1
-"""A client whose weight is below this part of an equal share counts as excluded by the aggregate."""
+"""A client whose weight is below this part of its share by the prior counts as excluded by the aggregate."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Bucketing:
         if not progress.kept.any():
             return progress
         generator = torch_rng(self.seed, "buckets", round.number)
-        return replace(progress, mixing=kernels.bucketing(_kept(progress), self.size, generator))
+        size = min(self.size, int(progress.kept.sum()))
+        return replace(progress, mixing=kernels.bucketing(_kept(progress), size, generator))
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Aggregation:
         if not progress.kept.any():
             return _nothing(progress)
         prior = round.prior[progress.kept]
-        return _aggregated(progress, self.rule(_kept(progress), prior, progress.mixing), self.name, self.coordinatewise)
+        return _aggregated(
+            round, progress, self.rule(_kept(progress), prior, progress.mixing), self.name, self.coordinatewise
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class CenteredClipping:
         last = round.memory.get("centre")
         start = None if last is None else torch.from_numpy(last)
         found = kernels.centered_clipping(_kept(progress), self.tau, start=start, mixing=progress.mixing)
-        return _aggregated(progress, found, "centered-clipping").note(centre=found.vector.numpy())
+        return _aggregated(round, progress, found, "centered-clipping").note(centre=found.vector.numpy())
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class FLTrust:
         if not progress.kept.any():
             return _nothing(progress)
         reference = round.server.learn(round.model, round.lr) - round.model
-        return _aggregated(progress, kernels.fltrust(_kept(progress), reference), "fltrust")
+        return _aggregated(round, progress, kernels.fltrust(_kept(progress), reference), "fltrust")
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,10 @@ class FoolsGold:
             if past is not None:
                 row.add_(torch.from_numpy(past))
         weights = kernels.foolsgold(kernels.gram(history, centred=False))
-        sums = {f"foolsgold/{client}": row.numpy() for client, row in zip(ids, history, strict=True)}
+        sums = {f"foolsgold/{client}": row.numpy().copy() for client, row in zip(ids, history, strict=True)}
         if not bool((weights > 0).any()):
-            return _nothing(progress).note(**sums)
-        return _aggregated(progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
+            return _nothing(progress).drop(progress.kept, "foolsgold").note(**sums)
+        return _aggregated(round, progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,12 @@ def _nothing(progress: Progress) -> Progress:
     return replace(progress, weights=torch.zeros(len(progress.kept), dtype=torch.float64))
 
 
-def _aggregated(progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False) -> Progress:
+def _aggregated(
+    round: Round, progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False
+) -> Progress:
     """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it."""
-    weights = torch.zeros(len(progress.kept), dtype=torch.float64)
+    prior, weights = round.prior, torch.zeros(len(progress.kept), dtype=torch.float64)
     weights[progress.kept] = found.weights
     progress = replace(progress, step=found.vector, weights=weights, coordinatewise=coordinatewise)
-    negligible = progress.kept & (weights < NEGLIGIBLE / int(progress.kept.sum()))
+    negligible = progress.kept & (weights < NEGLIGIBLE * prior / prior[progress.kept].sum())
     return progress.drop(negligible, name)

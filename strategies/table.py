@@ -116,17 +116,36 @@ def check_strategy(experiment: Experiment) -> None:
     if needs_server_data(wanted) and experiment.task.server_data == "none":
         asking = _asks_for_server_data(wanted)
         raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
-    n, f = experiment.client.per_round, wanted.malicious
+    if wanted.name.startswith("flwr-"):
+        _check_only_flower(wanted)
+    if wanted.pre != "none" and wanted.aggregator in ("fltrust", "foolsgold", "none"):
+        raise UserError(f"strategy.pre = {wanted.pre}: {wanted.aggregator} looks at each client's own update; use none")
+    n, f = _rows(wanted, experiment.client.per_round), wanted.malicious
     rule = wanted.name.removeprefix("flwr-") if wanted.name.startswith("flwr-") else wanted.aggregator
     needed = {"krum": 2 * f + 3, "multi-krum": 2 * f + 3, "multikrum": 2 * f + 3, "bulyan": 4 * f + 3}.get(rule, 1)
     if n < needed:
-        raise UserError(f"strategy.malicious = {f}: {rule} needs client.per-round ≥ {needed}, not {n}")
-    if wanted.pre == "nnm" and f >= n:
-        raise UserError(f"strategy.malicious = {f}: nearest-neighbour mixing needs client.per-round > {f}")
+        raise UserError(f"strategy.malicious = {f}: {rule} needs at least {needed} updates a round, but gets {n}")
+    if wanted.pre == "nnm" and 2 * f >= n:
+        raise UserError(f"strategy.malicious = {f}: nearest-neighbour mixing needs more than {2 * f} updates, not {n}")
     if wanted.aggregator == "centered-clipping" and not wanted.tau:
         raise UserError("strategy.tau = 0.0: centered clipping needs a radius above 0")
     if wanted.aggregator == "none" and not wanted.gamma:
         raise UserError('strategy.gamma = 0.0: with strategy.aggregator = "none" nothing would ever be learnt')
+
+
+def _check_only_flower(wanted: Any) -> None:
+    """What only a pipeline has must not be asked of a strategy of Flower's."""
+    for key in ("filter", "pre", "aggregator", "tau", "gamma", "reputation"):
+        if getattr(wanted, key) != COMMON[key]:
+            raise UserError(f"strategy.{key} = {getattr(wanted, key)}: {wanted.name} is Flower's own and has no {key}")
+
+
+def _rows(wanted: Any, per_round: int) -> int:
+    """How many rows the aggregator gets, as far as the settings tell."""
+    n = per_round
+    if wanted.filter == "loss" and wanted.theta != "auto":
+        n -= int(wanted.theta * n + 1e-9)
+    return (n + 1) // 2 if wanted.pre == "bucketing" else n
 
 
 def needs_server_data(wanted: Strategy) -> bool:

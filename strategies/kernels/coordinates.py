@@ -37,7 +37,7 @@ def trimmed_mean(
     n = rows_seen(updates, mixing)
     if f is None:
         require(beta is not None and 0 <= beta < 0.5, f"trimmed mean needs f, or 0 ≤ beta < 0.5; got beta={beta}")
-        f = int((beta or 0.0) * n)
+        f = int((beta or 0.0) * n + 1e-9)  # 0.29 of 100 is 29, though the product of the floats is a little less
     require(0 <= 2 * f < n, f"trimmed mean needs 0 ≤ 2f < n; got f={f}, n={n}")
     kept = slice(f, n - f)
     vector, counts = sweep(updates, n, network(n, f, n - f - 1), lambda rows: middle(rows[kept]), mixing=mixing)

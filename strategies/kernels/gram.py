@@ -91,7 +91,8 @@ def mixed(products: Tensor, mixing: Tensor | None) -> Tensor:
 def inner_products(updates: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     """⟨Δ_i, r⟩ and ‖Δ_i‖² for every row, float64: what angle and loss filters, Zeno and FLTrust score by.
 
-    One pass, limited by memory bandwidth: about 1.5 times a mean. Redone in float64 where float32 overflows.
+    One pass, limited by memory bandwidth: about 1.5 times a mean. Redone in float64 where float32 overflows, or
+    where a row is so small that its squares vanish.
     """
     n, d = require_block(updates)
     require(tuple(reference.shape) == (d,), f"the reference must have {d} values; got shape {tuple(reference.shape)}")
@@ -103,7 +104,8 @@ def inner_products(updates: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
             values = updates[:, start : start + width].to(dtype)
             dots += torch.mv(values, reference[start : start + width].to(dtype))
             squares += torch.linalg.vector_norm(values, dim=1).double().square_()
-        if torch.isfinite(dots.sum() + squares.sum()):
+        vanishing = bool(((squares > 0) & (squares < d * torch.finfo(torch.float32).tiny)).any())
+        if torch.isfinite(dots.sum() + squares.sum()) and not vanishing:
             break
         require_finite(updates)
         require(bool(torch.isfinite(reference).all()), "the reference holds NaN or Inf")

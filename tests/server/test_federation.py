@@ -183,6 +183,16 @@ def test_hosts_that_never_come_are_not_waited_for_for_ever(tmp_path: Path) -> No
         run(experiment, InlineGrid(client_app, experiment, 1))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "flwr-fedadam"])
+def test_a_model_with_buffers_resumes_exactly(tmp_path: Path, name: str) -> None:
+    chosen = {"model.name": "vgg8", "client.per-round": 2, "rounds": 3, "task.train-size": 120, "strategy.name": name}
+    broken = tiny(tmp_path, "broken", **chosen)
+    with pytest.raises(Killed):
+        run(broken, MortalGrid(broken, 3))
+    resumed = run(tiny(tmp_path, "broken", **chosen, **{"run.resume": True}))
+    assert model_sha(resumed) == model_sha(run(tiny(tmp_path, "whole", **chosen)))
+
+
 @pytest.mark.parametrize("name", ["fedavg", "median", "flwr-fedadam", "flwr-qfedavg", "flwr-fedmedian"])
 def test_buffers_stay_what_they_are(tmp_path: Path, name: str) -> None:
     chosen = {"model.name": "vgg8", "client.per-round": 3, "rounds": 3, "strategy.name": name, "task.train-size": 120}

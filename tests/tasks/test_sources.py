@@ -16,7 +16,6 @@ from PIL import Image
 
 from exchange.errors import UserError
 from exchange.settings import Task
-from tasks import sources
 from tasks.dataset import Dataset, Images
 from tasks.sources import load_dataset, map_classes, read_source, stratified
 
@@ -204,7 +203,7 @@ def test_damaged_npz_files_are_refused(cache: Path, tmp_path: Path, monkeypatch:
     name = npz(tmp_path)
     whole = (tmp_path / "a.npz").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "NPZ_BYTES", 100)
+        patch.setattr("tasks.npz.NPZ_BYTES", 100)
         with pytest.raises(UserError, match="more than 100 bytes"):
             read_source(name)
     for bad in (whole[:200], b"nonsense", b""):

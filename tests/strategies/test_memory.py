@@ -1,0 +1,168 @@
+"""What a strategy remembers survives a checkpoint: it goes on exactly as if it had never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from exchange.experiment import Experiment
+from exchange.layout import Layout, to_record, to_state
+from exchange.randomness import reseed_globals
+from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from strategies.build import make_strategy
+from strategies.memory import recall, remind
+from strategies.pipeline import Pipeline
+from strategies.table import STRATEGIES, resolve
+from tasks.dataset import Dataset, Images
+from tasks.task import Task
+from tests.messages import reply
+
+CLIENTS = 7
+PIXELS = np.random.default_rng(0).integers(0, 255, (12, 1, 2, 3), dtype=np.uint8)
+IMAGES = Images(PIXELS, np.arange(12) % 3)
+PARTITION: Any = None
+TASK = Task(Dataset("tiny", ("a", "b", "c"), IMAGES, IMAGES), PARTITION, IMAGES)
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Linear(5, 3)),
+    "buffers": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+}
+BESIDE_BUFFERS = [(name, "buffers") for name in ("rofsl", "median", "flwr-fedavgm", "flwr-fedadam")]
+
+
+class Zoo(nn.Module):
+    """Names whose order is not that of the alphabet: an order that a checkpoint could lose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zebra, self.ape, self.lion = nn.Linear(6, 3), nn.Linear(3, 6), nn.Linear(6, 3)
+
+
+class Nodes:
+    """As much of a grid as strategies need."""
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(CLIENTS))
+
+
+class Run:
+    """A strategy that is run round after round with replies drawn from the round's number."""
+
+    def __init__(self, name: str, network: nn.Module, **more: Any) -> None:
+        keys = {f"strategy.{key}": value for key, value in {"name": name, **more}.items()}
+        sizes = {"client.per-round": CLIENTS, "task.clients": CLIENTS, "model.name": "mlp"}
+        self.layout = Layout.of(network)
+        self.strategy: Strategy = make_strategy(resolve(Experiment.of({**sizes, **keys})), TASK, self.layout)
+        if isinstance(self.strategy, Pipeline) and self.strategy.server is not None:
+            self.strategy.server.network, self.strategy.server.layout = network, self.layout
+
+    def round(self, number: int, arrays: ArrayRecord) -> ArrayRecord:
+        reseed_globals(0, "server", number)
+        config: Any = ConfigRecord({"lr": 0.1})
+        nodes: Any = Nodes()
+        asked = list(self.strategy.configure_train(number, arrays, config, nodes))
+        assert len(asked) == CLIENTS
+        after, _ = self.strategy.aggregate_train(number, [self.reply(client, number, arrays) for client in range(7)])
+        assert after is not None
+        return after
+
+    def reply(self, client: int, number: int, arrays: ArrayRecord) -> Message:
+        generator = torch.Generator().manual_seed(1000 * number + client)
+        state = to_state(arrays)
+        for entry in self.layout.trained:
+            state[entry.name] = state[entry.name] + 0.2 * torch.randn(entry.shape, generator=generator) + 0.15
+        metrics = {"num-examples": client + 1, "loss-before": 1.0, "loss-after": 0.5}
+        return reply(client, RecordDict({"arrays": to_record(state), "metrics": MetricRecord(metrics)}))
+
+
+def same(a: ArrayRecord, b: ArrayRecord) -> bool:
+    return list(a) == list(b) and all(np.array_equal(a[name].numpy(), b[name].numpy()) for name in a)
+
+
+def through_a_checkpoint(strategy: Strategy, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, plain = recall(strategy)
+    save_checkpoint(folder, Checkpoint(2, arrays, plain))
+    loaded = load_checkpoint(folder)
+    assert loaded is not None
+    return dict(loaded.arrays), dict(loaded.plain)
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((name, "plain") for name in STRATEGIES), *BESIDE_BUFFERS])
+def test_every_strategy_goes_on_as_if_nothing_had_happened(name: str, kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[kind]()
+    arrays = to_record(network.state_dict())
+    options = {} if name.startswith("flwr-") else {"reputation": True}
+    whole = Run(name, network, **options)
+    for number in (1, 2):
+        arrays = whole.round(number, arrays)
+    resumed = Run(name, network, **options)
+    remind(resumed.strategy, *through_a_checkpoint(whole.strategy, tmp_path))
+    assert same(resumed.round(3, arrays), whole.round(3, arrays))
+
+
+@pytest.mark.parametrize("name", ["flwr-fedadam", "flwr-fedyogi", "flwr-fedavgm", "centered-clipping", "foolsgold"])
+def test_what_is_remembered_matters(name: str) -> None:
+    """The proof above would be none for a strategy that remembers nothing."""
+    network = NETWORKS["plain"]()
+    arrays = to_record(network.state_dict())
+    whole = Run(name, network)
+    for number in (1, 2):
+        arrays = whole.round(number, arrays)
+    assert not same(Run(name, network).round(3, arrays), whole.round(3, arrays))
+
+
+@pytest.mark.parametrize("name", ["flwr-fedavgm", "flwr-fedadam"])
+def test_the_order_of_records_is_kept(name: str, tmp_path: Path) -> None:
+    network = Zoo()
+    arrays = to_record(network.state_dict())
+    assert list(arrays) != sorted(arrays)
+    whole = Run(name, network)
+    arrays = whole.round(1, arrays)
+    resumed = Run(name, network)
+    found, plain = through_a_checkpoint(whole.strategy, tmp_path)
+    backwards = dict(sorted(found.items(), reverse=True))
+    remind(resumed.strategy, backwards, plain)
+    kept, current = whole.strategy.current_arrays, resumed.strategy.current_arrays  # type: ignore[attr-defined]
+    if isinstance(kept, ArrayRecord):
+        assert same(current, kept)
+    assert same(resumed.round(2, arrays), whole.round(2, arrays))
+
+
+def test_a_pipelines_memory_holds_what_its_steps_note(tmp_path: Path) -> None:
+    network = NETWORKS["plain"]()
+    arrays = to_record(network.state_dict())
+    wanted = {
+        "centered-clipping": {"centre", "reputation"},
+        "foolsgold": {f"foolsgold/{client}" for client in range(CLIENTS)} | {"reputation"},
+        "fltrust": {"reputation"},
+        "zeno": {"reputation"},
+    }
+    for name, keys in wanted.items():
+        run = Run(name, network, reputation=True)
+        after = run.round(1, arrays)
+        assert isinstance(run.strategy, Pipeline) and run.strategy.memory.keys() == keys
+        fresh = Run(name, network, reputation=True).strategy
+        remind(fresh, *through_a_checkpoint(run.strategy, tmp_path / name))
+        assert isinstance(fresh, Pipeline) and fresh.memory.keys() == keys
+        assert all(np.array_equal(fresh.memory[key], run.strategy.memory[key]) for key in keys)
+        if name == "centered-clipping":
+            centre = run.layout.vector(to_state(after)) - run.layout.vector(to_state(arrays))
+            np.testing.assert_allclose(run.strategy.memory["centre"], centre, atol=1e-6)
+
+
+def test_nothing_remembered_is_nothing_put_back() -> None:
+    network = NETWORKS["plain"]()
+    fresh = Run("rfa", network).strategy
+    arrays, plain = recall(fresh)
+    assert arrays == {}
+    other = Run("rfa", network).strategy
+    remind(other, arrays, plain)
+    assert isinstance(other, Pipeline) and other.memory == {}

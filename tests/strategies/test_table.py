@@ -1,0 +1,178 @@
+"""The table of strategies: every row builds, every "default" has a meaning, and what cannot work is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp import strategy as flower
+from torch import nn
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.layout import Layout
+from exchange.settings import Strategy
+from strategies import steps
+from strategies.build import make_strategy
+from strategies.filters import LossFilter, ZenoFilter
+from strategies.flower import WithoutBuffers
+from strategies.pipeline import REPUTATION, Pipeline
+from strategies.share import MaliciousShare
+from strategies.table import COMMON, STRATEGIES, find, needs_server_data, resolve
+from tasks.dataset import Dataset, Images
+from tasks.task import Task
+
+IMAGES = Images(np.zeros((6, 1, 4, 4), np.uint8), np.arange(6) % 3)
+PARTITION: Any = None
+TASK = Task(Dataset("tiny", ("a", "b", "c"), IMAGES, IMAGES), PARTITION, IMAGES)
+PLAIN = Layout.of(nn.Linear(2, 2))
+NORMED = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+NEED = {"rofsl", "fsl", "zeno", "fltrust", "server-alone"}
+
+
+def experiment(**more: Any) -> Experiment:
+    """Keys of `strategy` by name, others with their section: **{"client.per-round": 5}."""
+    keys = {key if "." in key else f"strategy.{key}": value for key, value in more.items()}
+    return Experiment.of({"client.per-round": 7, "model.name": "mlp", **keys})
+
+
+def built(layout: Layout = PLAIN, **more: Any) -> flower.Strategy:
+    return make_strategy(resolve(experiment(**more)), TASK, layout)
+
+
+def pipeline(**more: Any) -> Pipeline:
+    strategy = built(**more)
+    assert isinstance(strategy, Pipeline)
+    return strategy
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_default_is_filled(name: str) -> None:
+    resolved = resolve(experiment(name=name))
+    assert "default" not in [value for key, value in resolved.flat().items() if key.startswith("strategy.")]
+    assert resolve(resolved) == resolved
+    for key, value in STRATEGIES[name].defaults.items():
+        assert resolved.flat()[f"strategy.{key}"] == value
+
+
+def test_common_defaults_name_every_setting() -> None:
+    assert COMMON.keys() == {field.replace("_", "-") for field in Strategy.model_fields} - {"name"}
+
+
+def test_what_the_user_says_stays() -> None:
+    said = {"name": "rofsl", "gamma": 0.05, "tau": 0.0, "filter": "none", "weighted": True}
+    flat = resolve(experiment(**said)).flat()
+    assert {key: flat[f"strategy.{key}"] for key in said} == said
+    assert flat["strategy.aggregator"] == "geometric-median"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("layout", [PLAIN, NORMED], ids=["plain", "buffers"])
+def test_every_row_builds(name: str, layout: Layout) -> None:
+    strategy = built(layout, name=name)
+    if name.startswith("flwr-"):
+        assert isinstance(strategy, WithoutBuffers) == bool(layout.buffers)
+        inner = strategy.inner if isinstance(strategy, WithoutBuffers) else strategy
+        assert type(inner).__name__.lower() == name.removeprefix("flwr-")
+    else:
+        assert isinstance(strategy, Pipeline) and strategy.steps
+
+
+def test_every_row_explains_itself() -> None:
+    assert all(entry.about and entry.paper and "\n" not in entry.about for entry in STRATEGIES.values())
+
+
+def test_the_papers_strategies_are_these_lists() -> None:
+    loss, median, clip, learn = pipeline(name="rofsl").steps
+    assert loss == LossFilter(0.1, 0.5) and clip == steps.Clip(1.0) and learn == steps.ServerLearning(0.5, 1.0)
+    assert isinstance(median, steps.Aggregation) and median.name == "geometric-median"
+    mean, rate, learn = pipeline(name="fsl").steps
+    assert isinstance(mean, steps.Aggregation) and mean.name == "mean"
+    assert rate == steps.ServerRate(2.0) and learn == steps.ServerLearning(0.5, 0.0)
+    zeno, mean = pipeline(name="zeno").steps
+    assert zeno == ZenoFilter(0.1, 0.1) and isinstance(mean, steps.Aggregation) and mean.name == "mean"
+    assert [type(step) for step in pipeline(name="rfa").steps] == [steps.Aggregation]
+    assert pipeline(name="fltrust").steps == (steps.FLTrust(),)
+    assert pipeline(name="foolsgold").steps == (steps.FoolsGold(),)
+    assert pipeline(name="server-alone").steps == (steps.ServerLearning(0.5, 0.0),)
+    assert pipeline(name="centered-clipping", tau=2.0).steps[0] == steps.CenteredClipping(2.0)
+
+
+def test_zero_turns_a_step_off() -> None:
+    assert [type(step) for step in pipeline(name="rofsl", gamma=0.0, tau=0.0, filter="none").steps] == [
+        steps.Aggregation
+    ]
+
+
+def test_an_automatic_share() -> None:
+    step = pipeline(name="rofsl", theta="auto").steps[0]
+    assert isinstance(step, LossFilter) and isinstance(step.theta, MaliciousShare)
+
+
+def test_settings_reach_the_pipeline() -> None:
+    strategy = pipeline(
+        name="rofsl", reputation=True, weighted=True, **{"client.weight-decay": 0.25, "server-epochs": 3}
+    )
+    assert strategy.memory[REPUTATION].tolist() == [1.0] * 50
+    assert strategy.weighted and strategy.per_round == 7
+    server = strategy.server
+    assert server is not None and (server.weight_decay, server.epochs, server.batch_size) == (0.25, 3, 180)
+    assert pipeline(name="fedavg").weighted and not pipeline(name="rofsl").weighted
+    assert REPUTATION not in pipeline(name="rofsl").memory
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "krum": (
+        {"name": "krum", "malicious": 3},
+        "strategy.malicious = 3: krum needs at least 9 updates a round, but gets 7",
+    ),
+    "multi-krum": ({"name": "multi-krum", "malicious": 3}, "strategy.malicious = 3: multi-krum needs"),
+    "bulyan": (
+        {"name": "bulyan", "malicious": 2},
+        "strategy.malicious = 2: bulyan needs at least 11 updates a round, but gets 7",
+    ),
+    "Flower's Krum": ({"name": "flwr-krum", "malicious": 3}, "strategy.malicious = 3: krum needs"),
+    "Flower's multi-Krum": ({"name": "flwr-multikrum", "malicious": 3}, "strategy.malicious = 3: multikrum needs"),
+    "Flower's Bulyan": ({"name": "flwr-bulyan", "malicious": 2}, "strategy.malicious = 2: bulyan needs"),
+    "a rule of another": ({"name": "rfa", "aggregator": "krum", "malicious": 3}, "strategy.malicious = 3: krum needs"),
+    "mixing": ({"name": "rfa", "pre": "nnm", "malicious": 4}, "strategy.malicious = 4: nearest-neighbour mixing needs"),
+    "centered clipping": ({"name": "centered-clipping", "tau": 0.0}, "strategy.tau = 0.0: centered clipping needs"),
+    "without tau": ({"name": "fedavg", "aggregator": "centered-clipping"}, "strategy.tau = 0.0: centered clipping"),
+    "nothing": ({"name": "server-alone", "gamma": 0.0}, 'strategy.gamma = 0.0: with strategy.aggregator = "none"'),
+    "rofsl": ({"name": "rofsl", "task.server-data": "none"}, "strategy.filter = loss needs server data; set task.ser"),
+    "fsl": (
+        {"name": "fsl", "task.server-data": "none"},
+        "strategy.gamma = 0.5 needs server data; set task.server-data",
+    ),
+    "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.aggregator = fltrust needs server data"),
+    "unknown": ({"name": "rofls"}, "strategy.name = 'rofls': no such strategy; did you mean rofsl?"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_in_one_line(case: str) -> None:
+    keys, message = REFUSED[case]
+    with pytest.raises(UserError) as refused:
+        resolve(experiment(**keys))
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "f", "n"), [("krum", 2, 7), ("bulyan", 1, 7), ("multi-krum", 2, 7)])
+def test_the_largest_f_is_allowed(name: str, f: int, n: int) -> None:
+    resolve(experiment(name=name, malicious=f, **{"client.per-round": n}))
+    with pytest.raises(UserError):
+        resolve(experiment(name=name, malicious=f, **{"client.per-round": n - 1}))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_who_needs_server_data(name: str) -> None:
+    assert needs_server_data(resolve(experiment(name=name)).strategy) == (name in NEED)
+    if name not in NEED:
+        resolve(experiment(name=name, **{"task.server-data": "none"}))
+
+
+def test_the_nearest_name_is_offered() -> None:
+    assert find("rofsl").paper == "RoFSL"
+    with pytest.raises(UserError, match="did you mean centered-clipping"):
+        find("centred-clipping")
