@@ -47,9 +47,9 @@ class LossFilter:
         scores = loss_scores(progress.updates, round.gradient, self.rho)
         progress = replace(progress, scores=scores)
         if isinstance(self.theta, MaliciousShare):
-            count, progress = self.theta.count(round, progress, scores)
-        else:
-            count = part_of(self.theta, len(scores))
+            malicious, progress = self.theta.judge(round, progress, scores)
+            return _report(progress.drop(malicious, "loss"))
+        count = part_of(self.theta, len(scores))
         lowest = torch.zeros(len(scores), dtype=torch.bool)
         lowest[torch.argsort(scores, stable=True)[:count]] = True
         return _report(progress.drop(lowest, "loss"))

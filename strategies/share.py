@@ -1,4 +1,10 @@
-"""How many of a round's replies are malicious, judged by their scores alone (θ = "auto")."""
+"""Who is malicious, judged by scores alone, without being told how many there are (θ = "auto").
+
+Three observations make it work (docs/results.md has the figures):
+- whether anybody attacks shows in the shape of a round's scores: attackers split them in two, honest clients do not;
+- one round's scores cannot tell a mild attacker from an odd honest client, a client's scores over many rounds can;
+- the better half of a round is the yardstick: even a majority of attackers does not score well.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +17,65 @@ from torch import Tensor
 from strategies.rounds import Progress, Round
 
 MOST = 0.8
-"""At most this share is ever dropped."""
-MEMORY = "share"
+"""At most this share of a round is dropped."""
+SPLIT, EVIDENCE = "share.split", "share.evidence"
 
 
 @dataclass(frozen=True)
 class MaliciousShare:
-    """Splits the sorted scores in two where that explains most of their variance (Otsu), if it explains enough.
+    """Drops the clients whose scores have stayed far below the better ones, if the scores speak of an attack."""
 
-    The share is smoothed over rounds: the attackers' share of all clients is constant, that of a round is not.
-    """
+    attacked: float = 0.79
+    """Above this part of variance explained by a split in two (smoothed), somebody attacks."""
+    below: float = 1.2
+    """So many spreads below the upper quartile is too low, while somebody attacks …"""
+    far_below: float = 6.0
+    """… and so many at any time."""
+    split_memory: float = 0.9
+    evidence_memory: float = 0.7
+    suspicion: float = 0.85
+    """What the split is taken to be before the first round: better safe."""
 
-    explained: float = 0.8
-    smoothing: float = 0.3
+    def judge(self, round: Round, progress: Progress, scores: Tensor) -> tuple[Tensor, Progress]:
+        """n booleans: whom to drop."""
+        z = torch.sign(scores) * scores.abs().sqrt()
+        past = float(round.memory[SPLIT][0]) if SPLIT in round.memory else self.suspicion
+        split = self.split_memory * past + (1 - self.split_memory) * explained(z)
+        evidence = self._evidence(round, relative(z))
+        bound = self.below if split > self.attacked else self.far_below
+        mine = torch.from_numpy(evidence[list(round.ids)])
+        drop = mine < -bound
+        most = int(MOST * len(z))
+        if int(drop.sum()) > most:
+            drop = torch.zeros_like(drop)
+            drop[torch.argsort(mine, stable=True)[:most]] = True
+        progress = progress.note(**{SPLIT: np.array([split]), EVIDENCE: evidence})
+        return drop, progress.measure(filter_split=split, filter_share=float(drop.double().mean()))
 
-    def count(self, round: Round, progress: Progress, scores: Tensor) -> tuple[int, Progress]:
-        """The number of lowest scores to drop in this round."""
-        k = split(scores, self.explained)
-        past = round.memory.get(MEMORY)
-        now = k / len(scores)
-        share = now if past is None else (1 - self.smoothing) * float(past[0]) + self.smoothing * now
-        count = min(int(np.floor(share * len(scores) + 0.5)), int(MOST * len(scores)))
-        return count, progress.note(**{MEMORY: np.array([share])}).measure(filter_share=share)
+    def _evidence(self, round: Round, now: Tensor) -> np.ndarray:
+        """Every client's smoothed relative score; NaN for those never seen."""
+        ids = np.array(round.ids)
+        known = round.memory.get(EVIDENCE, np.empty(0))
+        evidence = np.full(max(len(known), int(ids.max()) + 1), np.nan)
+        evidence[: len(known)] = known
+        before, current = evidence[ids], now.numpy()
+        kept = self.evidence_memory
+        evidence[ids] = np.where(np.isnan(before), current, kept * before + (1 - kept) * current)
+        return evidence
 
 
-def split(scores: Tensor, explained: float) -> int:
-    """Where to cut the sorted z_i = sign(s_i)√|s_i| in two; 0 where a cut explains too little."""
-    z = torch.sort(torch.sign(scores) * scores.abs().sqrt()).values
-    n = len(z)
-    total = float(((z - z.mean()) ** 2).sum())
+def relative(z: Tensor) -> Tensor:
+    """How far below the round's upper quartile, in spreads (median distance from the median)."""
+    spread = (z - z.median()).abs().median()
+    return (z - torch.quantile(z, 0.75)) / spread if float(spread) > 0 else torch.zeros_like(z)
+
+
+def explained(z: Tensor) -> float:
+    """The largest part of the variance that a cut of the sorted values in two explains (Otsu)."""
+    values = torch.sort(z).values
+    n = len(values)
+    total = float(((values - values.mean()) ** 2).sum())
     if n < 2 or total <= 0:
-        return 0
-    best, at = 0.0, 0
-    for k in range(1, int(MOST * n) + 1):
-        low, high = z[:k].mean(), z[k:].mean()
-        between = float(k * (n - k) / n * (high - low) ** 2)
-        if between > best:
-            best, at = between, k
-    return at if best / total >= explained else 0
+        return 0.0
+    between = [k * (n - k) / n * (values[k:].mean() - values[:k].mean()) ** 2 for k in range(1, n)]
+    return float(max(between)) / total
