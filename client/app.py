@@ -16,11 +16,11 @@ from flwr.clientapp import ClientApp
 
 from attacks.roles import SIMULATED, node_orders, orders
 from client import honest, malicious
+from client.data import find_share
 from client.work import cached_model
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
 from exchange.settings import Value
-from tasks.task import cached_task
 from tasks.training import pick_device
 
 app = ClientApp()
@@ -39,9 +39,9 @@ def ping(message: Message, context: Context) -> Message:
     if "role" in context.node_config:
         node_orders(context.node_config)
     experiment = Experiment.of(context.run_config)
-    task = cached_task(experiment.task, experiment.seed)
+    share = find_share(experiment, message.content.config_records["config"], context.node_config)
     device = pick_device(experiment.runtime.device)
-    cached_model(experiment.model, task.shape, task.classes, experiment.seed, device)
+    cached_model(experiment.model, share.shape, share.classes, experiment.seed, device)
     host = ConfigRecord({"torch": torch.__version__, "machine": platform.machine(), "device": str(device)})
     return Message(RecordDict({"host": host}), reply_to=message)
 

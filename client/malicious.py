@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
 
 def _facts(work: Work, attack: Attack) -> Facts:
     clients, n = work.experiment.task.clients, work.experiment.client.per_round
-    return Facts(work.task.classes, n, expected_attackers(attack, clients, n, work.experiment.seed))
+    return Facts(work.share.classes, n, expected_attackers(attack, clients, n, work.experiment.seed))
 
 
 def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:

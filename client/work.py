@@ -13,12 +13,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
+from client.data import Share, find_share
 from exchange import settings
 from exchange.experiment import Experiment
 from exchange.layout import load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
 from tasks.models import build_model
-from tasks.task import Task, cached_task
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 
 
@@ -35,7 +35,7 @@ class Work:
     """One client's work in one round."""
 
     experiment: Experiment
-    task: Task
+    share: Share
     client: int
     round: int
     config: ConfigRecord
@@ -53,7 +53,7 @@ class Work:
         config = message.content.config_records["config"]
         return cls(
             experiment=experiment,
-            task=cached_task(experiment.task, experiment.seed),
+            share=find_share(experiment, config, context.node_config),
             client=int(context.node_config["partition-id"]),
             round=int(config["server-round"]),  # type: ignore[arg-type]
             config=config,
@@ -64,13 +64,13 @@ class Work:
     def model(self) -> nn.Module:
         """The process's network with the weights that were sent."""
         experiment = self.experiment
-        model = cached_model(experiment.model, self.task.shape, self.task.classes, experiment.seed, self.device)
+        model = cached_model(experiment.model, self.share.shape, self.share.classes, experiment.seed, self.device)
         load_record(model, self.arrays)
         return model
 
     def data(self) -> tuple[Tensor, Tensor]:
         """This client's images and labels."""
-        return to_tensors(self.task.client_images(self.client), self.device)
+        return to_tensors(self.share.client_images(self.client), self.device)
 
     def recipe(self) -> Recipe:
         """How the experiment, and the server for this round, want it trained."""

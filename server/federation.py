@@ -53,6 +53,8 @@ class Federation:
         self.device = pick_device(experiment.runtime.device)
         self.model = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(self.device)
         self.layout = Layout.of(self.model)
+        self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
+        """What a node with data of its own must know of the task."""
         self.test = to_tensors(task.dataset.test, self.device)
         self.strategy: Strategy = make_strategy(experiment, task, self.layout)
         cap = experiment.client.max_examples
@@ -75,7 +77,7 @@ class Federation:
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
-        hosts = self.grid.ping(RecordDict())
+        hosts = self.grid.ping(RecordDict({"config": ConfigRecord(dict(self.facts))}))
         described = [{key: str(value) for key, value in host.config_records["host"].items()} for host in hosts]
         if len({str(host) for host in described}) > 1:
             logger.warning("hosts differ, so the same seed may give other bits: %s", described)
@@ -118,7 +120,8 @@ class Federation:
 
     def _configure(self, number: int, rate: float) -> list[Message]:
         """Who trains, with what; each message lives as long as the round may."""
-        config = ConfigRecord({"lr": rate, "report-losses": find(self.experiment.strategy.name).losses})
+        losses = find(self.experiment.strategy.name).losses
+        config = ConfigRecord({"lr": rate, "report-losses": losses, **self.facts})
         messages = list(self.strategy.configure_train(number, self.arrays, config, self.grid))
         for message in messages:
             message.metadata.group_id = str(number)

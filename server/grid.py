@@ -53,9 +53,9 @@ class CohortGrid(Grid):
             time.sleep(POLL)
         raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts came within {patience:.0f} s")
 
-    def ping(self, names: RecordDict) -> list[RecordDict]:
+    def ping(self, content: RecordDict) -> list[RecordDict]:
         """Wait until every host has made itself ready; the first that cannot ends the run."""
-        asked = [Message(names, dst_node_id=host, message_type="query.ping") for host in self.hosts]
+        asked = [Message(content, dst_node_id=host, message_type="query.ping") for host in self.hosts]
         waiting = set(self.inner.push_messages(asked))
         ready: list[RecordDict] = []
         while waiting:

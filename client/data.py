@@ -1,0 +1,68 @@
+"""What a client trains on: its share of the experiment's task or, on a node that says so, the node's own images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, cast
+
+from flwr.app import ConfigRecord
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.settings import Value
+from tasks.dataset import Images
+from tasks.sources import map_classes, read_source
+from tasks.task import cached_task
+
+OWN = "data"
+"""In a node's config: `folder:PATH` or `npz:PATH` on that node, instead of the experiment's task."""
+
+
+class Share(Protocol):
+    """Images for every client that this host runs."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+
+    @property
+    def classes(self) -> int:
+        """How many classes the federation knows."""
+
+    def client_images(self, client: int) -> Images:
+        """What this client trains on."""
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """A node's own data: all of it is its client's."""
+
+    images: Images
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.images.shape
+
+    def client_images(self, client: int) -> Images:
+        return self.images
+
+
+def find_share(experiment: Experiment, config: ConfigRecord, node_config: Mapping[str, Value]) -> Share:
+    """The data of this host; the server's message says what the classes are called, and how large images are."""
+    if OWN in node_config:
+        classes, shape = cast(list[str], config["classes"]), cast(list[int], config["shape"])
+        return _own(str(node_config[OWN]), tuple(classes), tuple(shape))
+    return cached_task(experiment.task, experiment.seed)
+
+
+@lru_cache(maxsize=2)
+def _own(source: str, classes: tuple[str, ...], shape: tuple[int, ...]) -> OwnImages:
+    """Classes are matched by name: one that the federation lacks is refused, one that the node lacks is fine."""
+    dataset = map_classes(read_source(source, need_test=False, key=f"node config: {OWN}"), classes, source)
+    if dataset.train.shape != shape:
+        own, wanted = ("×".join(map(str, sides)) for sides in (dataset.train.shape, shape))
+        raise UserError(f"node config: {OWN} = {source}: its images are {own}, the federation's {wanted}")
+    return OwnImages(dataset.train, len(classes))
