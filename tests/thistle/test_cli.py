@@ -29,6 +29,17 @@ def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=110, check=False)
 
 
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
+    """A command to be interrupted: it hears Ctrl-C even where the tests themselves were told not to."""
+    command = [sys.executable, "-m", "thistle", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
 def complaint(*arguments: str, cwd: Path) -> str:
     """The one line with which a command ends in exit code 2."""
     done = thistle(*arguments, cwd=cwd)
@@ -113,11 +124,7 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "thistle", "run", "digits-clean", "--engine", "inline", *QUICK]
-    root = str(Path(__file__).resolve().parents[2])
-    process = subprocess.Popen(
-        [*command, "--set=rounds=400"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE
-    )
+    process = start("run", "digits-clean", "--engine", "inline", *QUICK, "--set=rounds=400", cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs" / "digits-clean")
     deadline = time.monotonic() + 60
     while len(rounds(folder)) < 3 and time.monotonic() < deadline:

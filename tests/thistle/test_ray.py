@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 from exchange.runfolder import RunFolder
 from tests.federations import model_sha, rounds
-from tests.thistle.test_cli import QUICK, thistle
+from tests.thistle.test_cli import QUICK, start, thistle
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -52,12 +50,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     return model_sha(RunFolder(folder / "runs" / "digits-clean"))
 
 
-def start(cwd: Path) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-m", "thistle", *ARGUMENTS]
-    return subprocess.Popen(command, cwd=cwd, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE)
-
-
 def wait_for_round(folder: RunFolder, number: int) -> None:
     deadline = time.monotonic() + 120
     while len(rounds(folder)) < number:
@@ -68,7 +60,7 @@ def wait_for_round(folder: RunFolder, number: int) -> None:
 def test_a_killed_command_is_cleaned_up_after_and_its_run_resumed(tmp_path: Path, reference: str) -> None:
     before = set(psutil.pids())
     folder = RunFolder(tmp_path / "runs" / "digits-clean")
-    process = start(tmp_path)
+    process = start(*ARGUMENTS, cwd=tmp_path)
     wait_for_round(folder, 5)
     process.kill()
     process.wait()
@@ -84,7 +76,7 @@ def test_a_killed_command_is_cleaned_up_after_and_its_run_resumed(tmp_path: Path
 def test_a_run_of_which_everything_was_killed_is_resumed(tmp_path: Path, reference: str) -> None:
     before = set(psutil.pids())
     folder = RunFolder(tmp_path / "runs" / "digits-clean")
-    process = start(tmp_path)
+    process = start(*ARGUMENTS, cwd=tmp_path)
     wait_for_round(folder, 5)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     assert len(family) > 8
@@ -100,7 +92,7 @@ def test_a_run_of_which_everything_was_killed_is_resumed(tmp_path: Path, referen
 
 def test_sigterm_stops_and_cleans_up(tmp_path: Path) -> None:
     before = set(psutil.pids())
-    process = start(tmp_path)
+    process = start(*ARGUMENTS, cwd=tmp_path)
     wait_for_round(RunFolder(tmp_path / "runs" / "digits-clean"), 2)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
@@ -110,7 +102,7 @@ def test_sigterm_stops_and_cleans_up(tmp_path: Path) -> None:
 
 
 def test_ports_are_opened_on_loopback_only(tmp_path: Path) -> None:
-    process = start(tmp_path)
+    process = start(*ARGUMENTS, cwd=tmp_path)
     wait_for_round(RunFolder(tmp_path / "runs" / "digits-clean"), 1)
     listening = {
         connection.laddr.ip
