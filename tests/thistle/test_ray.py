@@ -10,9 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from exchange.runfolder import RunFolder
-from tests.federations import model_sha, rounds
+from exchange.runfolder import RunFolder, read_lines
+from tests.federations import model_sha, rounds, run, tiny
+from tests.server.test_hostile import TamperedGrid
 from tests.thistle.test_cli import QUICK, start, thistle
+from thistle.engines.ray import run_on_ray
+from thistle.engines.superlink import APP, PrivateSuperLink
+from thistle.progress import RunProgress
+from thistle.staging import stage_app
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -99,6 +104,67 @@ def test_sigterm_stops_and_cleans_up(tmp_path: Path) -> None:
     assert process.returncode == 143
     assert b"thistle resume" in errors
     assert_clean(before, patience=1)
+
+
+TAMPERED = '''
+"""The real hosts, but client 5 sends something else in every round."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message
+from flwr.clientapp import ClientApp
+
+from client.app import ping, train_cohort
+from exchange.cohort import pack_replies, unpack_replies
+
+app = ClientApp()
+app.query("ping")(ping)
+
+
+@app.train("cohort")
+def cohort(message, context):
+    replies = dict(unpack_replies(train_cohort(message, context).content, message.content["cohort"]["ids"]))
+    if 5 in replies:
+        replies[5] = TRICKS[message.content["config"]["server-round"] - 1](replies[5])
+    return Message(pack_replies(replies.items()), reply_to=message)
+
+
+def nan(content):
+    name, array = next(iter(content["arrays"].items()))
+    content["arrays"][name] = Array(np.full(array.shape, np.nan, np.float32))
+    return content
+
+
+def forged(content):
+    name, array = next(iter(content["arrays"].items()))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (80000000000,), }".ljust(117) + b"\\n"
+    content["arrays"][name] = Array("float32", array.shape, "numpy.ndarray", b"\\x93NUMPY\\x01\\x00v\\x00" + header)
+    return content
+
+
+TRICKS = [nan, forged, lambda content: "<script>" + "\\x1b[31m[bold]" * 100_000]
+'''
+
+
+def test_hostile_replies_through_real_workers(tmp_path: Path) -> None:
+    everybody = {"task.clients": 10, "client.per-round": 10, "rounds": 3, "strategy.name": "flwr-fedavg"}
+    experiment = tiny(tmp_path, "hostile", **everybody)
+    failing = tiny(tmp_path, "failing", **everybody)
+    reference = run(failing, TamperedGrid(failing, lambda number, reply: "gone"))
+    folder = RunFolder(tmp_path / "hostile")
+    folder.create()
+    with PrivateSuperLink() as link, RunProgress(folder, 3, quiet=True) as progress:
+        app = stage_app(link.home / APP)
+        (app / "client" / "tampered.py").write_text(TAMPERED)
+        project = app / "pyproject.toml"
+        project.write_text(project.read_text().replace("client.app:app", "client.tampered:app"))
+        link.app = app
+        link.wait_until_ready()
+        run_on_ray(link, experiment, folder, progress)
+    verdicts = [line for line in read_lines(folder.verdicts) if line["client"] == 5]
+    assert [line["verdict"] for line in verdicts] == ["rejected", "rejected", "failed"]
+    assert [line["reason"].partition(":")[0] for line in verdicts] == ["not finite", "encoding", "failed"]
+    assert all(line["accepted"] == 9 for line in rounds(folder))
+    assert model_sha(folder) == model_sha(reference)
 
 
 def test_ports_are_opened_on_loopback_only(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class PrivateSuperLink:
     def __init__(self) -> None:
         self.session = uuid4().hex
         self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
-        self._app: Path | None = None
+        self.app: Path | None = None
+        """The Flower app that is submitted: a staged copy of ours, unless there is another."""
 
     def __enter__(self) -> PrivateSuperLink:
         self.port = _free_port()
@@ -105,8 +106,8 @@ class PrivateSuperLink:
 
     def submit(self, experiment: Experiment, gpus: float) -> str:
         """Hand the experiment to Flower; returns Flower's run id."""
-        if self._app is None:
-            self._app = stage_app(self.home / APP)
+        if self.app is None:
+            self.app = stage_app(self.home / APP)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers
@@ -115,7 +116,7 @@ class PrivateSuperLink:
             f"client-resources-num-gpus={gpus / workers:.6f} init-args-logging-level='ERROR' "
             "init-args-log-to-driver=false"
         )
-        answer = self._flwr("run", str(self._app), NAME, "-c", str(config), "--federation-config", federation)
+        answer = self._flwr("run", str(self.app), NAME, "-c", str(config), "--federation-config", federation)
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
