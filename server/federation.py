@@ -16,9 +16,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
 
-from attacks.poisoning.trigger import backdoor_success
 from exchange.experiment import Experiment
-from exchange.layout import Layout, load_record, record_bytes, sha256, to_record, to_state
+from exchange.layout import Layout, record_bytes, sha256, to_record, to_state
 from exchange.randomness import reseed_globals
 from exchange.runfolder import RunFolder, write_json
 from exchange.settings import learning_rate
@@ -28,6 +27,7 @@ from server.casting import cast_aggregate
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from server.detection import Truth
 from server.environment import environment
+from server.evaluation import Evaluation
 from server.grid import CohortGrid
 from server.guard import Expected, Guard
 from server.recorder import Recorder
@@ -37,7 +37,7 @@ from strategies.pipeline import Pipeline
 from strategies.table import find
 from tasks.models import build_model
 from tasks.task import Task
-from tasks.training import evaluate, pick_device, to_tensors
+from tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 
@@ -50,16 +50,16 @@ class Federation:
     def __init__(self, experiment: Experiment, task: Task, folder: RunFolder, inner: Grid) -> None:
         self.experiment = experiment
         self.folder = folder
-        self.device = pick_device(experiment.runtime.device)
-        self.model = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(self.device)
-        self.layout = Layout.of(self.model)
+        device = pick_device(experiment.runtime.device)
+        network = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(device)
+        self.layout = Layout.of(network)
         self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
         """What a node with data of its own must know of the task."""
-        self.test = to_tensors(task.dataset.test, self.device)
+        self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device))
         self.strategy: Strategy = make_strategy(experiment, task, self.layout)
         cap = experiment.client.max_examples
         self.guard = Guard(self.layout, task.classes, lambda client: min(cap, task.partition.size(client)))
-        self.arrays = to_record(self.model.state_dict())
+        self.arrays = to_record(network.state_dict())
         self.grid = CohortGrid(inner, experiment.task.clients, experiment.runtime.workers, experiment.client.timeout)
         self.truth = Truth(experiment)
         self._failure_shown = False
@@ -114,7 +114,8 @@ class Federation:
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["detection"] = asdict(self.truth.score(number, verdicts))
         line["seconds_training"] = time.perf_counter() - started
-        line |= self._evaluate(number)
+        if self.evaluation.is_due(number):
+            line |= self.evaluation.measure(self.arrays)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
 
@@ -157,17 +158,6 @@ class Federation:
         """The guard's verdicts, with what the strategy's steps said of those it accepted."""
         said: dict[int, Verdict] = getattr(self.strategy, "verdicts", {})
         return [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
-
-    def _evaluate(self, number: int) -> dict[str, float]:
-        if number % self.experiment.evaluate.every and number != self.experiment.rounds:
-            return {}
-        load_record(self.model, self.arrays)
-        batch, attack = self.experiment.evaluate.batch_size, self.experiment.attack
-        accuracy, loss = evaluate(self.model, *self.test, batch)
-        measured = {"accuracy": accuracy, "loss": loss}
-        if attack.kind == "backdoor":
-            measured["attack_success"] = backdoor_success(self.model, *self.test, attack.target, batch)
-        return measured
 
     def _show_first_failure(self, reply: Message) -> None:
         """The user sees a client's error when it happens, not when the run has gone wrong."""
