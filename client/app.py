@@ -1,6 +1,6 @@
 """The ClientApp of a host: runs each of its clients through the app of that client's kind.
 
-One message names many clients (exchange.cohort); an exception in one of them is that client's alone.
+One message names many clients (exchange.cohort); what goes wrong in one of them is that client's alone.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -15,13 +16,16 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from attacks.roles import SIMULATED, node_orders, orders
-from client import honest, malicious
+from client import honest, malicious, workers
 from client.data import find_share
-from client.work import cached_model
+from client.limits import time_limit
+from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
 from exchange.settings import Value
 from tasks.training import pick_device
+
+workers.repair()
 
 app = ClientApp()
 
@@ -35,21 +39,36 @@ def role(client: int, number: int, experiment: Experiment, node_config: Mapping[
 
 @app.query("ping")
 def ping(message: Message, context: Context) -> Message:
-    """Make ready (data mapped, network built) and say what this host is."""
+    """Make ready (data mapped, network built) and say what this host is, and which clients it wants to be."""
     if "role" in context.node_config:
         node_orders(context.node_config)
-    experiment = Experiment.of(context.run_config)
-    share = find_share(experiment, message.content.config_records["config"], context.node_config)
+    device = _make_ready(message.content.config_records["config"], context)
+    host = ConfigRecord(
+        {
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+            "device": str(device),
+            "name": platform.node(),
+            "ray-node": workers.ray_node(),
+            "clients": str(context.node_config.get("clients", "")),
+        }
+    )
+    return Message(RecordDict({"host": host}), reply_to=message)
+
+
+def _make_ready(config: ConfigRecord, context: Context) -> torch.device:
+    """What a process does once: map the data, build the network."""
+    experiment = experiment_of(context)
+    share = find_share(experiment, config, context.node_config)
     device = pick_device(experiment.runtime.device)
     cached_model(experiment.model, share.shape, share.classes, experiment.seed, device)
-    host = ConfigRecord({"torch": torch.__version__, "machine": platform.machine(), "device": str(device)})
-    return Message(RecordDict({"host": host}), reply_to=message)
+    return device
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
-    experiment = Experiment.of(context.run_config)
+    experiment = experiment_of(context)
     client = int(context.node_config["partition-id"])
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
     return APPS[role(client, number, experiment, context.node_config)](message, context)
@@ -58,18 +77,32 @@ def train(message: Message, context: Context) -> Message:
 @app.train(ACTION)
 def train_cohort(message: Message, context: Context) -> Message:
     """Every client that the message names, one after the other."""
-    content, ids = unpack_request(message.content)
-    return Message(pack_replies(_run(message, content, ids, context)), reply_to=message)
+    return Message(pack_replies(_run_all(message, context)), reply_to=message)
 
 
-def _run(
-    message: Message, content: RecordDict, ids: list[int], context: Context
-) -> Iterator[tuple[int, RecordDict | BaseException]]:
-    for client in ids:
+def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDict | BaseException | str]]:
+    limit = experiment_of(context).client.time_limit
+    over = message.metadata.created_at + message.metadata.ttl
+    contents = unpack_request(message.content)
+    _make_ready(next(iter(contents.values())).config_records["config"], context)  # not at a client's expense
+    for client, content in contents.items():
+        left = over - time.time()
+        if left <= 0:
+            yield client, "timeout"
+            continue
         try:
-            yield client, train(_message_for(client, message, content), _context_for(client, context)).content
-        except Exception as error:
+            with time_limit(min(limit, left), mortal=not _in_users_process(context)):
+                reply = train(_message_for(client, message, content), _context_for(client, context))
+            yield client, reply.content if reply.has_content() else str(reply.error.reason)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit and a cut-off included
             yield client, error
+
+
+def _in_users_process(context: Context) -> bool:
+    """Whether this is the inline engine's process, which is not ours to end."""
+    return context.node_config.get(SIMULATED) is True
 
 
 def _in_ray() -> bool:

@@ -18,8 +18,19 @@ from exchange import settings
 from exchange.experiment import Experiment
 from exchange.layout import load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
+from exchange.settings import Value
 from tasks.models import build_model
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
+
+
+def experiment_of(context: Context) -> Experiment:
+    """The run's experiment, checked once a process."""
+    return _experiment(tuple(context.run_config.items()))
+
+
+@lru_cache(maxsize=2)
+def _experiment(flat: tuple[tuple[str, Value], ...]) -> Experiment:
+    return Experiment.of(dict(flat))
 
 
 @lru_cache(maxsize=2)
@@ -49,7 +60,7 @@ class Work:
     def of(cls, message: Message, context: Context) -> Work:
         """From Flower's message and context, as any ClientApp gets them."""
         torch.set_num_threads(1)
-        experiment = Experiment.of(context.run_config)
+        experiment = experiment_of(context)
         config = message.content.config_records["config"]
         return cls(
             experiment=experiment,

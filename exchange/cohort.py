@@ -1,12 +1,13 @@
 """One message a host, many clients in it: how both sides pack and unpack.
 
-A request is what a strategy made for its clients, plus a `cohort` record with the ids to run.
-A reply holds every client's records under "<id>/<name>"; a client that failed has "<id>/error".
+A request holds the records that all of its clients share once, what a client has for itself under "<id>/<name>",
+and a `cohort` record with the ids to run. A reply holds every client's records under "<id>/<name>"; a client that
+failed has "<id>/error".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -20,15 +21,34 @@ FAILURE = "error"
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
 
-def pack_request(content: RecordDict, ids: list[int]) -> RecordDict:
-    """The content of one host's message: the strategy's records once, and whom to run."""
-    return RecordDict({**content, RECORD: ConfigRecord({"ids": ids})})
+def pack_request(contents: Mapping[int, RecordDict]) -> RecordDict:
+    """The content of one host's message: what the strategy made for each of these clients."""
+    first = next(iter(contents.values()))
+    shared = {name: record for name, record in first.items() if _is_shared(name, record, contents)}
+    packed: dict[str, Record] = dict(shared)
+    for client, content in contents.items():
+        if content is not first or len(shared) < len(first):
+            packed |= {f"{client}/{name}": record for name, record in content.items() if name not in shared}
+    packed[RECORD] = ConfigRecord({"ids": list(contents)})
+    return RecordDict(packed)
 
 
-def unpack_request(content: RecordDict) -> tuple[RecordDict, list[int]]:
-    """What each client of this host shall see, and their ids."""
+def _is_shared(name: str, record: Record, contents: Mapping[int, RecordDict]) -> bool:
+    return all(content.get(name) is record for content in contents.values())
+
+
+def unpack_request(content: RecordDict) -> dict[int, RecordDict]:
+    """What each client of this host shall see."""
     ids = cast(list[int], content.config_records[RECORD]["ids"])
-    return RecordDict({name: record for name, record in content.items() if name != RECORD}), ids
+    shared: dict[str, Record] = {}
+    own: dict[str, dict[str, Record]] = {}
+    for key, record in content.items():
+        client, slash, name = key.partition("/")
+        if slash:
+            own.setdefault(client, {})[name] = record
+        elif key != RECORD:
+            shared[key] = record
+    return {client: RecordDict({**shared, **own.get(str(client), {})}) for client in ids}
 
 
 def pack_replies(replies: Iterable[tuple[int, RecordDict | BaseException | str]]) -> RecordDict:

@@ -17,6 +17,11 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+NUMPY = "numpy.ndarray"
+"""How Flower calls an array that np.save has written."""
+NPY = b"\x93NUMPY\x01\x00"
+"""How those bytes begin."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -70,14 +75,22 @@ class Layout:
         """What the arrays weigh, without any encoding."""
         return sum(entry.size * entry.dtype.itemsize for entry in self.entries)
 
-    def vector(self, state: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
-        """The trained entries of a state as one float32 vector (written into `out` where given)."""
-        vector = torch.empty(self.size) if out is None else out
+    def vector(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The trained entries of a state as one float32 vector."""
+        vector = torch.empty(self.size)
         start = 0
         for entry in self.trained:
             vector[start : start + entry.size] = state[entry.name].reshape(-1)
             start += entry.size
         return vector
+
+    def read(self, record: ArrayRecord, out: Tensor) -> State:
+        """Write a record's trained entries into the vector `out`; returns its buffers."""
+        target, start = out.numpy(), 0
+        for entry in self.trained:
+            target[start : start + entry.size] = view(record[entry.name]).reshape(-1)
+            start += entry.size
+        return {entry.name: torch.from_numpy(np.array(view(record[entry.name]))) for entry in self.buffers}
 
     def state(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> State:
         """The state whose trained entries are `vector`."""
@@ -100,16 +113,25 @@ def _as_numpy(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(tensor.shape)
 
 
+def view(array: Array) -> np.ndarray:
+    """The values of an array that we made or checked, where they lie: read only, nothing is copied."""
+    data = array.data
+    if array.stype != NUMPY or data[:8] != NPY:
+        return array.numpy()
+    start = 10 + int.from_bytes(data[8:10], "little")  # format 1.0: magic, version, length of the header, header
+    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape)
+
+
 def to_state(record: ArrayRecord) -> State:
     """Flower's record as a state (copies: nothing is shared with the record)."""
-    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+    return {name: torch.from_numpy(np.array(view(array))) for name, array in record.items()}
 
 
 def load_record(model: nn.Module, record: ArrayRecord) -> None:
     """Write a record into a model, in place."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(record[name].numpy()))
+            tensor.copy_(torch.from_numpy(np.array(view(record[name]))))
 
 
 def sha256(state: Mapping[str, Tensor]) -> str:

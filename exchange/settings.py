@@ -66,6 +66,7 @@ class Client(Section):
     per_round: Positive = 10
     min_replies: Positive = 1
     timeout: AboveZero = 600.0
+    limit: NonNegative = 0.0
     epochs: Positive = 2
     batch_size: Positive = 10
     lr: AboveZero = 0.1
@@ -73,6 +74,11 @@ class Client(Section):
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     weight_decay: NonNegative = 1e-4
     max_examples: Positive = 10_000
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that one client may take: by default so few that whoever it held up can be tried again."""
+        return self.limit or self.timeout / 3
 
 
 class Evaluate(Section):
@@ -84,9 +90,12 @@ class Evaluate(Section):
 
 
 class Runtime(Section):
-    """What the run may use. `workers` 0: one a core."""
+    """What the run may use. `workers` 0: one a core; `chunk` 0: all clients of a host in one message."""
 
     workers: Natural = 0
+    chunk: Natural = 0
+    ray_address: str = ""
+    max_clients_per_node: Positive = 10_000
     device: str = "auto"
 
 
@@ -167,9 +176,10 @@ def learning_rate(client: Client, number: int, rounds: int) -> float:
     raise UserError(f"client.lr-schedule = {schedule!r}: should be constant, cosine or step:R1,R2,…:FACTOR")
 
 
-def parse_ids(key: str, text: str, count: int) -> list[int]:
-    """Client ids from "0,3,7-9", each below `count`; ranges are bounded before they are expanded."""
+def parse_ids(key: str, text: str, count: int, most: int | None = None) -> list[int]:
+    """Client ids from "0,3,7-9", each below `count`, `most` in all; ranges are bounded before they are expanded."""
     ids: set[int] = set()
+    asked = 0
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
@@ -177,5 +187,8 @@ def parse_ids(key: str, text: str, count: int) -> list[int]:
         low, high = int(first), int(last if dash else first)
         if not low <= high < count:
             raise UserError(f"{key} = {text!r}: {part!r} is outside of 0-{count - 1}")
+        asked += high - low + 1
+        if most is not None and asked > most:
+            raise UserError(f"{key} = {text!r}: more than {most} clients")
         ids.update(range(low, high + 1))
     return sorted(ids)

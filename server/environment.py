@@ -13,7 +13,7 @@ ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
 PACKAGES = ("thistle-fl", "flwr", "torch", "torchvision", "ray", "numpy", "safetensors")
 
 
-def environment(host: dict[str, str]) -> dict[str, object]:
+def environment(hosts: list[dict[str, str]]) -> dict[str, object]:
     """For environment.json."""
     return {
         "python": platform.python_version(),
@@ -22,7 +22,7 @@ def environment(host: dict[str, str]) -> dict[str, object]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "platform": platform.platform(),
         "app_sha256": app_hash(),
-        "host": host,
+        "hosts": hosts,
     }
 
 

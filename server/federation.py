@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
 
 from exchange.experiment import Experiment
-from exchange.layout import Layout, record_bytes, sha256, to_record, to_state
+from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
 from exchange.runfolder import RunFolder, write_json
 from exchange.settings import learning_rate
@@ -30,8 +31,10 @@ from server.environment import environment
 from server.evaluation import Evaluation
 from server.grid import CohortGrid
 from server.guard import Expected, Guard
+from server.hosts import Hosts, read_bindings
 from server.recorder import Recorder
 from strategies.build import make_strategy
+from strategies.flower import fit
 from strategies.memory import recall, remind
 from strategies.pipeline import Pipeline
 from strategies.table import find
@@ -42,6 +45,8 @@ from tasks.training import pick_device, to_tensors
 logger = logging.getLogger("thistle")
 
 MODEL, STRATEGY = "model/", "strategy/"
+SAME = ("torch", "machine", "device")
+"""What hosts must have in common to compute the same bits."""
 
 
 class Federation:
@@ -60,7 +65,9 @@ class Federation:
         cap = experiment.client.max_examples
         self.guard = Guard(self.layout, task.classes, lambda client: min(cap, task.partition.size(client)))
         self.arrays = to_record(network.state_dict())
-        self.grid = CohortGrid(inner, experiment.task.clients, experiment.runtime.workers, experiment.client.timeout)
+        hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
+        limit = experiment.client.time_limit
+        self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
         self.truth = Truth(experiment)
         self._failure_shown = False
 
@@ -72,16 +79,18 @@ class Federation:
         for number in range(done + 1, self.experiment.rounds + 1):
             line, verdicts = self._round(number)
             recorder.record(line, verdicts)
-            self._save(number)
+            self.grid.meanwhile.append(partial(save_checkpoint, self.folder.checkpoints, self._checkpoint(number)))
+        self.grid.do_meanwhile()
         self._finish(recorder)
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
-        hosts = self.grid.ping(RecordDict({"config": ConfigRecord(dict(self.facts))}))
-        described = [{key: str(value) for key, value in host.config_records["host"].items()} for host in hosts]
-        if len({str(host) for host in described}) > 1:
-            logger.warning("hosts differ, so the same seed may give other bits: %s", described)
-        write_json(self.folder.environment, environment(described[0]))
+        facts = RecordDict({"config": ConfigRecord(dict(self.facts))})
+        self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
+        hosts = [host.about for host in self.grid.hosts.members.values()]
+        if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
+            logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
+        write_json(self.folder.environment, environment(hosts))
         self.grid.on_reply = self._show_first_failure
         self.folder.set_status("running")
 
@@ -94,9 +103,9 @@ class Federation:
 
         messages = self._configure(number, rate)
         replies = self.grid.send_and_receive(messages, timeout=client.timeout)
+        replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
-        group = messages[0].metadata.group_id
-        inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), group)
+        inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number))
         for stray in inspection.strays:
             logger.warning("round %d: %s", number, stray)
         if isinstance(self.strategy, Pipeline):
@@ -112,7 +121,9 @@ class Federation:
         verdicts = self._final_verdicts(inspection.verdicts)
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
+        line["retried"] = self.grid.retried
         line["detection"] = asdict(self.truth.score(number, verdicts))
+        line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):
             line |= self.evaluation.measure(self.arrays)
@@ -121,12 +132,20 @@ class Federation:
 
     def _configure(self, number: int, rate: float) -> list[Message]:
         """Who trains, with what; each message lives as long as the round may."""
+        client = self.experiment.client
+        available = self.grid.look_around(client.min_replies, client.timeout)
+        if not available:
+            return []
+        if not isinstance(self.strategy, Pipeline):
+            fit(self.strategy, min(client.per_round, available))
         losses = find(self.experiment.strategy.name).losses
         config = ConfigRecord({"lr": rate, "report-losses": losses, **self.facts})
         messages = list(self.strategy.configure_train(number, self.arrays, config, self.grid))
         for message in messages:
             message.metadata.group_id = str(number)
-            message.metadata.ttl = self.experiment.client.timeout
+            message.metadata.ttl = client.timeout
+        if isinstance(self.strategy, Pipeline):
+            self.grid.meanwhile.append(self.strategy.look_ahead)
         return messages
 
     def _expected(self) -> Expected:
@@ -165,11 +184,11 @@ class Federation:
             self._failure_shown = True
             logger.warning("client %d failed: %s", reply.metadata.src_node_id, reply.error.reason)
 
-    def _save(self, number: int) -> None:
+    def _checkpoint(self, number: int) -> Checkpoint:
         arrays, plain = recall(self.strategy)
-        model = {MODEL + name: array.numpy() for name, array in self.arrays.items()}
+        model = {MODEL + name: view(array) for name, array in self.arrays.items()}
         memory = {STRATEGY + name: array for name, array in arrays.items()}
-        save_checkpoint(self.folder.checkpoints, Checkpoint(number, {**model, **memory}, {"strategy": plain}))
+        return Checkpoint(number, {**model, **memory}, {"strategy": plain})
 
     def _restore(self) -> int:
         """Go on after the last whole checkpoint; returns its round, 0 for a new run."""

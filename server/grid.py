@@ -9,39 +9,73 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from exchange.cohort import ACTION, pack_request, unpack_replies
 from exchange.errors import UserError
 from exchange.text import last_line
+from server.dispatch import Dispatch, balance
+from server.hosts import Hosts
 
 logger = logging.getLogger("thistle")
 
-POLL = 0.02
+POLL = 0.01
 """Seconds between two looks for replies (Flower's own grids wait 0.1 s or 3 s)."""
 SETTLE = 1.0
 """Seconds without a new host after which the hosts are taken as complete, where no number was given."""
-CLIENT_FAILED = 2
-"""Flower's error code of a ClientApp that raised."""
+START = 120.0
+"""Seconds that hosts have to answer the first ping, at least (Ray needs up to 50 on a busy machine)."""
+
+
+AGAIN = 30.0
+"""Seconds after which a node that was refused is asked again: its fault, or who stood in its way, may be gone."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a node was not taken in, and when."""
+
+    reason: str
+    time: float
 
 
 class CohortGrid(Grid):
-    """A grid of `clients` logical nodes over the hosts of `inner`."""
+    """A grid of logical nodes over the hosts of `inner`."""
 
-    def __init__(self, inner: Grid, clients: int, hosts: int, patience: float) -> None:
-        """Waits for `hosts` hosts (0: for all there are), `patience` seconds at most."""
-        self.inner = inner
-        self.clients = clients
-        self.hosts = self._wait_for_hosts(hosts, patience)
+    def __init__(self, inner: Grid, hosts: Hosts, size: Callable[[int], int], *, chunk: int, limit: float) -> None:
+        """`size`: a client's share of the work; `chunk`: clients a message, 0: all; `limit`: seconds a client has."""
+        self.inner, self.hosts, self.size = inner, hosts, size
+        self.chunk, self.limit = chunk, limit
         self.on_reply: Callable[[Message], None] | None = None
         """Called with each client's reply as soon as it is there."""
-        self._asked: dict[str, list[Message]] = {}
+        self.meanwhile: list[Callable[[], None]] = []
+        """Done once, as soon as the next messages are under way."""
+        self.retried = 0
+        """Clients of the last round that were sent again because their host had died."""
+        self._busy: dict[int, str] = {}
+        """Hosts that are still at work for an older round → what they work on."""
+        self._pings: dict[str, int] = {}
+        self._refused: dict[int, Refusal] = {}
+        self._suspects: set[int] = set()
 
-    def _wait_for_hosts(self, wanted: int, patience: float) -> list[int]:
-        """All hosts, sorted; `wanted` 0: as many as there are once no new one has come for a while."""
+    def gather(self, wanted: int, patience: float, facts: RecordDict) -> None:
+        """Wait for `wanted` hosts (0: for all there are) and make them ready; without any the run ends."""
+        self._facts = facts
+        nodes = self._wait_for_nodes(wanted, patience)
+        self._ping(nodes)
+        deadline = time.monotonic() + max(patience, START)
+        while self._pings and time.monotonic() < deadline:
+            self._take_in()
+            time.sleep(POLL)
+        if not self.hosts.members:
+            why = next((refusal.reason for refusal in self._refused.values()), "none of them answered")
+            raise UserError(f"a host could not start: {why}")
+
+    def _wait_for_nodes(self, wanted: int, patience: float) -> list[int]:
+        """All nodes, sorted; `wanted` 0: as many as there are once no new one has come for a while."""
         found: list[int] = []
         began = since = time.monotonic()
         while time.monotonic() - began < patience:
@@ -53,90 +87,100 @@ class CohortGrid(Grid):
             time.sleep(POLL)
         raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts came within {patience:.0f} s")
 
-    def ping(self, content: RecordDict) -> list[RecordDict]:
-        """Wait until every host has made itself ready; the first that cannot ends the run."""
-        asked = [Message(content, dst_node_id=host, message_type="query.ping") for host in self.hosts]
-        waiting = set(self.inner.push_messages(asked))
-        ready: list[RecordDict] = []
-        while waiting:
-            for reply in self.inner.pull_messages(waiting):
-                waiting.discard(reply.metadata.reply_to_message_id)
+    def _ping(self, nodes: Iterable[int]) -> None:
+        asked = [Message(self._facts, dst_node_id=node, message_type="query.ping") for node in nodes]
+        list(self.inner.push_messages(asked))
+        self._pings |= {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
+
+    def _take_in(self) -> None:
+        """Answers to pings: newcomers join, and whoever was busy is free."""
+        for reply in self.inner.pull_messages(list(self._pings)) if self._pings else ():
+            node = self._pings.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            self._busy.pop(node, None)
+            try:
                 if reply.has_error():
-                    raise UserError(f"a host could not start: {last_line(reply.error.reason or '')}")
-                ready.append(reply.content)
-            time.sleep(POLL)
-        return ready
+                    raise UserError(last_line(reply.error.reason or ""))
+                if node not in self.hosts.members:
+                    self.hosts.join(node, reply.content)
+            except UserError as error:
+                self._refuse(node, str(error))
+
+    def _refuse(self, node: int, reason: str) -> None:
+        known = self._refused.get(node)
+        self._refused[node] = Refusal(reason, time.monotonic())
+        if known is None or known.reason != reason:
+            logger.warning("node %d is left out: %s", node, reason)
+
+    def look_around(self, wanted: int, patience: float) -> int:
+        """Before a round: who has come, who has gone, who is free again. Waits for `wanted` clients; counts them."""
+        deadline = time.monotonic() + patience
+        while True:
+            strangers = self.hosts.see(self.inner.get_node_ids())
+            self._ping(node for node in {*strangers, *self._busy} if self._may_be_asked(node))
+            self._take_in()
+            count = len(self.hosts.available(self._busy)) if self.hosts.present() else 0
+            if count >= wanted or time.monotonic() >= deadline:
+                return count
+            time.sleep(10 * POLL)
+
+    def _may_be_asked(self, node: int) -> bool:
+        refusal = self._refused.get(node)
+        return node not in self._pings.values() and (refusal is None or time.monotonic() - refusal.time > AGAIN)
 
     def get_node_ids(self) -> Iterable[int]:
-        return range(self.clients)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """One packed message a host; returns the hosts' message ids."""
-        packed = list(self._pack(messages))
-        list(self.inner.push_messages([message for message, _ in packed]))
-        ids = [message.metadata.message_id for message, _ in packed]
-        self._asked |= dict(zip(ids, (originals for _, originals in packed), strict=True))
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies that are there, one a client."""
-        replies: list[Message] = []
-        for reply in self.inner.pull_messages(message_ids):
-            originals = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if originals is not None:
-                replies += self._unpack(reply, originals)
-        for reply in replies if self.on_reply else ():
-            self.on_reply(reply)  # type: ignore[misc]
-        return replies
+        """The clients that can be asked now."""
+        return self.hosts.available(self._busy)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Wait for all replies until the time-out; never end early at the first few."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        waiting = set(self.push_messages(messages))
+        round = Dispatch(self.inner, deadline, self.limit, self._suspects)
+        self._plan(round, list(messages))
+        round.feed(self._free())
+        self.do_meanwhile()
         replies: list[Message] = []
-        while waiting:
-            replies += self.pull_messages(waiting)
-            waiting &= self._asked.keys()
-            if deadline is not None and time.monotonic() >= deadline:
+        while not round.is_over:
+            new = round.collect()
+            for reply in new if self.on_reply else ():
+                self.on_reply(reply)  # type: ignore[misc]
+            replies += new
+            if round.is_late:
                 break
-            if waiting:
+            if self._pings:
+                self._take_in()
+            round.feed(self._free())
+            if not round.is_over and not new:
                 time.sleep(POLL)
-        for host in waiting:
-            del self._asked[host]
-        return replies
+        self._busy |= round.abandon()
+        self.retried = round.retried
+        return [*replies, *round.unsent()]
 
-    def _pack(self, messages: Iterable[Message]) -> Iterator[tuple[Message, list[Message]]]:
-        """Clients in turn over the hosts; clients with the same content share one message."""
-        groups: dict[tuple[int, int, str], list[Message]] = defaultdict(list)
-        for index, message in enumerate(messages):
-            host = self.hosts[index % len(self.hosts)]
-            groups[host, id(message.content), message.metadata.message_type].append(message)
-        for (host, _, kind), originals in groups.items():
-            first = originals[0]
-            ids = [message.metadata.dst_node_id for message in originals]
-            yield (
-                Message(
-                    pack_request(first.content, ids),
-                    dst_node_id=host,
-                    message_type=f"{kind}.{ACTION}",
-                    ttl=first.metadata.ttl,
-                    group_id=first.metadata.group_id,
-                ),
-                originals,
-            )
+    def _free(self) -> list[int]:
+        return [host for host in self.hosts.present() if host not in self._busy]
 
-    def _unpack(self, reply: Message, originals: list[Message]) -> list[Message]:
-        if reply.has_error():
-            error = Error(reply.error.code, last_line(reply.error.reason or ""))
-            return [Message(error, reply_to=original) for original in originals]
-        by_id = {message.metadata.dst_node_id: message for message in originals}
-        return [
-            Message(
-                Error(CLIENT_FAILED, found) if isinstance(found, str) else found,
-                reply_to=by_id[client],
-            )
-            for client, found in unpack_replies(reply.content, by_id)
-        ]
+    def _plan(self, round: Dispatch, messages: list[Message]) -> None:
+        """Who goes where: anywhere, or to the one host that a client has."""
+        if self.hosts.shared:
+            round.add(balance(messages, self.size, max(len(self._free()), 1), self.chunk), None)
+            return
+        by_host: dict[int, list[Message]] = defaultdict(list)
+        for message in messages:
+            by_host[self.hosts.owner(message.metadata.dst_node_id)].append(message)
+        for host, own in by_host.items():
+            round.add(balance(own, self.size, 1, self.chunk), host)
+
+    def do_meanwhile(self) -> None:
+        """What is still to be done besides waiting."""
+        while self.meanwhile:
+            self.meanwhile.pop(0)()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError("hosts are addressed by send_and_receive only")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError("hosts are addressed by send_and_receive only")
 
     def set_run(self, run: object) -> None:
         self.inner.set_run(run)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 
-from exchange.layout import Entry, Layout, record_bytes
+from exchange.layout import NUMPY, Entry, Layout, record_bytes, view
 from server.checks import Rejected
 
 LARGEST = 1e6  # |value| in floating arrays
@@ -24,7 +24,6 @@ LARGEST_COUNTER = 2**53
 
 HEADER = 1024  # bytes; np.save writes 128 for up to some ten dimensions
 BLOCK = 1 << 16
-NUMPY = "numpy.ndarray"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Sent:
 
     @classmethod
     def of(cls, record: ArrayRecord, layout: Layout) -> Sent:
-        values = {entry.name: record[entry.name].numpy() for entry in layout.entries}
+        values = {entry.name: view(record[entry.name]) for entry in layout.entries}
         squares = sum(float(np.square(values[entry.name], dtype=np.float64).sum()) for entry in layout.trained)
         return cls(values, math.sqrt(squares), record_bytes([record]))
 

@@ -13,7 +13,7 @@ from exchange.runfolder import FORMAT, RunFolder, read_lines, write_atomically
 from exchange.verdict import Verdict
 from server.detection import Score
 
-SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed")
+SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried")
 
 
 class Recorder:

@@ -8,6 +8,7 @@ pipeline, weighted by data size.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -73,3 +74,9 @@ class WithoutBuffers(Strategy):
     def summary(self) -> None:
         """As the inner strategy has it."""
         self.inner.summary()
+
+
+def fit(strategy: Strategy, count: int) -> None:
+    """Let a strategy of Flower's sample `count` clients: for more than there are it would wait for ever."""
+    inner: Any = getattr(strategy, "inner", strategy)
+    inner.min_train_nodes = inner.min_available_nodes = count

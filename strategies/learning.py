@@ -37,9 +37,20 @@ class ServerRound:
     data: ServerData
     number: int
     sent: State
+    _gradient: Tensor | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the gradient has been asked for."""
+        return self._gradient is not None
 
     def gradient(self) -> Tensor:
-        """g0 = ∇f0(x_t): the mean cross-entropy's gradient over all of the data, in eval mode (one a round)."""
+        """g0 = ∇f0(x_t): the mean cross-entropy's gradient over all of the data, in eval mode (computed once)."""
+        if self._gradient is None:
+            self._gradient = self._compute_gradient()
+        return self._gradient
+
+    def _compute_gradient(self) -> Tensor:
         data = self.data
         self._load(data.layout.vector(self.sent))
         data.network.eval()

@@ -42,6 +42,7 @@ class Pipeline(Strategy):
         self.per_round, self.seed, self.weighted = per_round, seed, weighted
         self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
         """All that a round leaves for the next; the checkpoint holds it."""
+        self._wants_gradient = False
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
 
@@ -51,10 +52,17 @@ class Pipeline(Strategy):
         """One message a sampled client, all with the same content."""
         config["server-round"] = server_round
         self.verdicts = {}
-        self._sent, self._lr = arrays, float(config["lr"])  # type: ignore[arg-type]
+        self._lr = float(config["lr"])  # type: ignore[arg-type]
+        self._sent = to_state(arrays)
+        self._server_round = ServerRound(self.server, server_round, self._sent) if self.server else None
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = self._sample(server_round, np.array(list(grid.get_node_ids())))
         return [Message(content, dst_node_id=client, message_type="train") for client in chosen]
+
+    def look_ahead(self) -> None:
+        """While the clients train: g0 at the model that they got, if the last round's steps asked for it."""
+        if self._wants_gradient and self._server_round:
+            self._server_round.gradient()
 
     def _sample(self, number: int, available: np.ndarray) -> list[int]:
         """Without replacement, by (seed, round) and reputation alone."""
@@ -74,13 +82,14 @@ class Pipeline(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """x_{t+1} = x_t + what the steps make of the updates."""
         answered = sorted((reply for reply in replies if reply.has_content()), key=lambda m: m.metadata.src_node_id)
-        sent = to_state(self._sent)
+        sent = self._sent
         model = self.layout.vector(sent)
         updates, buffers = self._read(answered, model)
-        round = self._round(server_round, answered, model, sent)
+        round = self._round(server_round, answered, model)
         progress = Progress.begin(updates)
         for step in self.steps:
             progress = step(round, progress)
+        self._wants_gradient = bool(self._server_round and self._server_round.asked)
         self._remember(round, progress)
         weights = progress.weights
         if weights is None:  # nothing was aggregated
@@ -96,17 +105,15 @@ class Pipeline(Strategy):
         updates = torch.empty(len(replies), self.layout.size)
         buffers: list[State] = []
         for row, reply in zip(updates, replies, strict=True):
-            state = to_state(reply.content.array_records["arrays"])
-            self.layout.vector(state, out=row).sub_(model)
-            buffers.append({entry.name: state[entry.name] for entry in self.layout.buffers})
+            buffers.append(self.layout.read(reply.content.array_records["arrays"], row))
+            row.sub_(model)
         return updates, buffers
 
-    def _round(self, number: int, replies: list[Message], model: Tensor, sent: State) -> Round:
+    def _round(self, number: int, replies: list[Message], model: Tensor) -> Round:
         sizes = [reply.content.metric_records["metrics"]["num-examples"] if self.weighted else 1 for reply in replies]
         prior = torch.tensor(sizes, dtype=torch.float64)
         ids = tuple(reply.metadata.src_node_id for reply in replies)
-        server = ServerRound(self.server, number, sent) if self.server else None
-        return Round(number, ids, prior / prior.sum(), model, self._lr, server, self.memory)
+        return Round(number, ids, prior / prior.sum(), model, self._lr, self._server_round, self.memory)
 
     def _remember(self, round: Round, progress: Progress) -> None:
         """Verdicts for the record, notes and reputation for the next rounds."""

@@ -62,6 +62,30 @@ def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tenso
     return iter(torch.randperm(count, generator=generator).split(size))
 
 
+class SGD:
+    """torch.optim.SGD to the last bit; making one of those imports torch's compiler, which takes as long as torch."""
+
+    def __init__(self, parameters: list[nn.Parameter], recipe: Recipe) -> None:
+        self.parameters, self.recipe = parameters, recipe
+        self.velocities: list[Tensor | None] = [None] * len(parameters)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradients, which are then gone."""
+        recipe = self.recipe
+        for place, parameter in enumerate(self.parameters):
+            if (direction := parameter.grad) is None:
+                continue
+            parameter.grad = None
+            if recipe.weight_decay:
+                direction = direction.add(parameter, alpha=recipe.weight_decay)
+            if recipe.momentum:
+                velocity = self.velocities[place]
+                direction = direction.clone() if velocity is None else velocity.mul_(recipe.momentum).add_(direction)
+                self.velocities[place] = direction
+            parameter.add_(direction, alpha=-recipe.lr)
+
+
 def train(
     model: nn.Module,
     pixels: Tensor,
@@ -72,16 +96,14 @@ def train(
 ) -> float:
     """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator."""
     model.train()
+    model.zero_grad(set_to_none=True)  # of a training that was cut off
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if recipe.proximal_mu else []
-    optimiser = torch.optim.SGD(
-        parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, foreach=True
-    )
+    optimiser = SGD(parameters, recipe)
     total = torch.zeros((), device=pixels.device)
     for _ in range(recipe.epochs):
         for batch in batches(len(labels), recipe.batch_size, generator):
             index = batch.to(pixels.device)
-            optimiser.zero_grad(set_to_none=True)
             value = loss(model, pixels[index], labels[index])
             value.backward()  # type: ignore[no-untyped-call]
             for parameter, origin in zip(parameters, start, strict=False):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json
-from thistle.engines.superlink import EngineError, PrivateSuperLink
+from thistle.engines.superlink import EngineError, PrivateSuperLink, check_address
 from thistle.experiments import cores
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table
@@ -31,12 +31,14 @@ class Engine(StrEnum):
 
 
 @contextmanager
-def engine_for(engine: Engine) -> Iterator[Runner]:
+def engine_for(engine: Engine, ray_address: str = "") -> Iterator[Runner]:
     """What runs experiments, for as long as the block lasts. A SuperLink warms up while we still check."""
     if engine is Engine.INLINE:
         yield _run_inline
         return
-    with PrivateSuperLink() as link:
+    if ray_address:
+        check_address(ray_address)
+    with PrivateSuperLink(ray_address) as link:
 
         def run(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
             from thistle.engines.ray import run_on_ray

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from exchange.cohort import pack_replies, pack_request, unpack_replies, unpack_request
 from exchange.text import last_line, printable
@@ -10,9 +11,23 @@ from exchange.text import last_line, printable
 
 def test_a_request_names_its_clients_and_nothing_else_changes() -> None:
     content = RecordDict({"config": ConfigRecord({"lr": 0.1})})
-    seen, ids = unpack_request(pack_request(content, [3, 1]))
-    assert ids == [3, 1]
-    assert dict(seen) == dict(content)
+    packed = pack_request({3: content, 1: content})
+    assert set(packed) == {"config", "cohort"}
+    seen = unpack_request(packed)
+    assert list(seen) == [3, 1]
+    assert all(dict(one) == dict(content) for one in seen.values())
+
+
+def test_what_clients_share_travels_once_and_what_they_do_not_reaches_its_own() -> None:
+    model = ArrayRecord([np.zeros(3, np.float32)])
+    contents = {
+        client: RecordDict({"arrays": model, "config": ConfigRecord({"rank": client})}) for client in (7, 2, 30)
+    }
+    contents[2]["memory"] = MetricRecord({"x": 1.0})
+    packed = pack_request(contents)
+    assert set(packed) == {"arrays", "cohort", "7/config", "2/config", "30/config", "2/memory"}
+    seen = unpack_request(packed)
+    assert {client: dict(content) for client, content in seen.items()} == {c: dict(r) for c, r in contents.items()}
 
 
 def test_replies_failures_and_gaps() -> None:

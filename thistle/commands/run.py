@@ -24,7 +24,7 @@ def run(
     """Run an experiment and keep everything about it in a run folder."""
     experiment = make_experiment(source, overrides or [], name, out, workers)
     launch = Launch(engine, quiet)
-    with engine_for(engine) as runner:
+    with engine_for(engine, experiment.runtime.ray_address) as runner:
         plan = launch.check(experiment)
         experiment, folder = claim_folder(experiment, exact=bool(name))
         code = launch.carry_out(runner, experiment, folder, plan)

@@ -6,6 +6,7 @@ import time
 
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
+from exchange.text import last_line
 from thistle.engines.superlink import EngineError, PrivateSuperLink
 from thistle.progress import RunProgress
 
@@ -37,7 +38,8 @@ def run_on_ray(link: PrivateSuperLink, experiment: Experiment, folder: RunFolder
         if status.get("status") == "failed":
             raise EngineError(status["message"])
         if status and not folder.is_held() and folder.get_status() == status:
-            raise EngineError("the server process died")
+            _, details = link.status(run_id)
+            raise EngineError(f"the server process died: {last_line(details)}")
         link.check_alive()
         if not status and time.monotonic() - asked > ASK:
             asked = time.monotonic()

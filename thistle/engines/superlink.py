@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import tomli_w
 
+from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import nest
 from exchange.text import last_line
@@ -28,6 +29,12 @@ APP = "thistle-fl"
 START = 60.0
 """Seconds within which a SuperLink must answer."""
 
+_PRIVATE_RAY = {
+    "RAY_ADDRESS": "local",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's way to say: loopback only
+    "RAY_prestart_worker_first_driver": "0",  # Flower's workers want another environment than those
+}
+
 
 class EngineError(Exception):
     """The machinery failed, not the experiment: shown as one line, exit code 1."""
@@ -36,7 +43,9 @@ class EngineError(Exception):
 class PrivateSuperLink:
     """Started on entry, gone on exit; several runs may share one."""
 
-    def __init__(self) -> None:
+    def __init__(self, ray_address: str = "") -> None:
+        """`ray_address`: of a Ray cluster to use instead of a Ray of its own."""
+        self.ray_address = ray_address
         self.session = uuid4().hex
         self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
         self.app: Path | None = None
@@ -47,7 +56,7 @@ class PrivateSuperLink:
         address = f"127.0.0.1:{self.port}"
         connection = {"superlink": {"default": NAME, NAME: {"address": address, "insecure": True}}}
         (self.home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
-        self.environment = _environment(self.home)
+        self.environment = _environment(self.home, self.ray_address)
         command = [
             _tool("flower-superlink"),
             "--insecure",
@@ -134,6 +143,17 @@ class PrivateSuperLink:
             raise EngineError(f"flwr {arguments[0]}: {last_line(done.stdout + done.stderr)}") from None
 
 
+def check_address(address: str) -> None:
+    """Whether a Ray cluster could be there; Ray itself would try for a minute, and say it at length."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"runtime.ray-address = {address!r}: should be HOST:PORT, as `ray start --head` shows it")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -149,8 +169,9 @@ def _tool(name: str) -> str:
     return found
 
 
-def _environment(home: Path) -> dict[str, str]:
-    """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
+def _environment(home: Path, ray_address: str) -> dict[str, str]:
+    """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
+    ray = {"RAY_ADDRESS": ray_address} if ray_address else _PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     cache = os.environ.get("THISTLE_CACHE", "")
@@ -164,11 +185,8 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-        "RAY_ADDRESS": "local",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_prestart_worker_first_driver": "0",  # Flower's workers want another environment than those
-        "RAY_TMPDIR": str(home),
+        **ray,
         "OMP_NUM_THREADS": "1",
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",

@@ -1,0 +1,102 @@
+"""Flower's Ray workers, repaired. The one file that reaches below Flower's public interface for them.
+
+Flower puts a worker that died back into its pool, where it fails every later message at once; it serves at most
+cores + 4 workers; it looks for messages ten times a second; it starts as many workers as a cluster has processors
+and gives them no code. Flower loads the ClientApp in the process that owns the workers before it makes them, so
+that importing `client.app` is the moment to put this right. tests/client/test_workers.py notices an upgrade.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
+"""Only the process that owns a simulation's workers has loaded it."""
+BACKEND = "flwr.server.superlink.fleet.vce.backend.raybackend"
+LOOK = 0.01
+"""Seconds between two looks for messages."""
+MOST = 10_000
+"""Workers that can be served; a thread is started for each that there is."""
+PASSED_ON = ("THISTLE_CACHE", "OMP_NUM_THREADS")
+"""What workers on another machine must know of our environment."""
+
+
+def repair() -> None:
+    """Put our backend into the simulation engine, if this process is one."""
+    engine: Any = sys.modules.get(ENGINE)
+    if engine is None:
+        return
+    raybackend: Any = import_module(BACKEND)
+    raybackend.RayBackend = _repaired(raybackend)
+    engine.ThreadPoolExecutor = partial(ThreadPoolExecutor, max_workers=MOST)
+    engine.add_messages_to_queue = _hand_out
+
+
+def ray_node() -> str:
+    """The Ray node that this process works on; empty where Ray has no part in it."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
+
+
+def _hand_out(state: Any, queue: Any, nodes_mapping: dict[int, int], f_stop: threading.Event) -> None:
+    """Messages for the workers, as Flower hands them out, but without the wait of a tenth of a second."""
+    while not f_stop.wait(LOOK):
+        for node in nodes_mapping:
+            for message in state.get_message_ins(node_id=node, limit=1):
+                queue.put(message)
+
+
+def _repaired(raybackend: Any) -> Any:
+    """Flower's backend and pool, subclassed where they are: Ray is not imported before it is needed."""
+    if raybackend.RayBackend.__module__ == __name__:
+        return raybackend.RayBackend
+
+    import ray
+    from ray.exceptions import RayActorError
+
+    class Pool(raybackend.BasicActorPool):  # type: ignore[misc]
+        """A pool in which a new worker takes the place of a dead one, and every worker has its turn."""
+
+        def __init__(self, actor_type: Any, client_resources: dict[str, Any], actor_kwargs: dict[str, Any]) -> None:
+            super().__init__(actor_type, client_resources, actor_kwargs)
+            options = {**client_resources, "scheduling_strategy": "SPREAD"}
+            self.create_actor_fn = lambda: actor_type.options(**options).remote(**(actor_kwargs or {}))
+
+        def fetch_result_and_return_actor_to_pool(self, future: Any) -> Any:
+            try:
+                return super().fetch_result_and_return_actor_to_pool(future)
+            except RayActorError:
+                ray.kill(self._future_to_actor[future])  # if it is only out of reach, it must not come back
+                self._future_to_actor[future] = self.create_actor_fn()
+                raise
+
+        def add_actor_back_to_pool(self, future: Any) -> None:
+            self.pool.insert(0, self._future_to_actor.pop(future))
+
+    class Backend(raybackend.RayBackend):  # type: ignore[misc]
+        """A backend with that pool, on a Ray of its own or as one of a cluster's jobs."""
+
+        def init_ray(self, backend_config: dict[str, Any]) -> None:
+            arguments = dict(backend_config.get(self.init_args_key) or {})
+            if os.environ.get("RAY_ADDRESS", "local") == "local":
+                super().init_ray(backend_config)
+                self.workers = MOST  # as many as that Ray has processors
+                return
+            self.workers = int(arguments.pop("num_cpus", MOST))  # a cluster has what it has
+            root = Path(__file__).resolve().parent.parent
+            environment = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+            ray.init(runtime_env={"working_dir": str(root), "env_vars": environment}, **arguments)
+
+        def build(self, app_fn: Any) -> None:
+            self.pool = Pool(raybackend.ClientAppActor, self.client_resources, self.actor_kwargs)
+            self.pool.add_actors_to_pool(min(self.workers, self.pool.actors_capacity))
+            self.app_fn = app_fn
+
+    return Backend

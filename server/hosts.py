@@ -1,0 +1,132 @@
+"""The hosts of a federation: who is there, which clients each of them runs, and who is free.
+
+In a simulation every host runs any client. A deployed node runs the clients that its administrator bound to it or,
+where nobody did, those it asks for first. What a node says of itself is text from elsewhere: bounded, then believed
+only as far as it takes nothing from another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flwr.app import RecordDict
+
+from exchange.errors import UserError
+from exchange.settings import parse_ids
+from exchange.text import printable
+
+logger = logging.getLogger("thistle")
+
+BINDINGS = "THISTLE_BINDINGS"
+"""In the server's environment: a JSON file {"<node id>": "0-9,12"}; only nodes in it are given clients."""
+LONGEST_CLAIM = 10_000
+NOBODY = -1
+
+
+@dataclass
+class Host:
+    """A node that has answered."""
+
+    about: dict[str, str]
+    claim: str
+    present: bool = True
+
+
+def read_bindings() -> dict[int, str] | None:
+    """What the administrator bound to each node; None: nothing was, first come, first served."""
+    path = os.environ.get(BINDINGS)
+    if not path:
+        return None
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        return {int(node): str(ids) for node, ids in document.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{BINDINGS} = {path}: cannot be read as {{node id: clients}}: {error}") from None
+
+
+class Hosts:
+    """Which host runs which of `clients` clients."""
+
+    def __init__(self, clients: int, most: int, bindings: Mapping[int, str] | None = None) -> None:
+        self.clients, self.most, self.bindings = clients, most, bindings
+        self.members: dict[int, Host] = {}
+        self._nodes: list[int] = []
+        self._owner = None if bindings is None else np.full(clients, NOBODY)
+        """Whose each client is, by its place in `_nodes`; None as long as every host runs any of them."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether any host may run any client."""
+        return self._owner is None
+
+    def join(self, node: int, content: RecordDict) -> None:
+        """Take a node in by its answer to a ping; UserError where the answer or the claim will not do."""
+        about, claim = _read(content)
+        wanted = claim if self.bindings is None else self.bindings.get(node, "")
+        if wanted or not self.shared:
+            self._give(node, wanted)
+        self.members[node] = Host(about, wanted)
+
+    def _give(self, node: int, text: str) -> None:
+        ids = parse_ids("clients", text, self.clients, self.most)
+        if not ids:
+            raise UserError("it claims no clients" if self.bindings is None else "no clients are bound to it")
+        if self._owner is None:
+            self._owner = np.full(self.clients, NOBODY)
+            self._leave_out_who_claims_nothing()
+        for place in sorted(set(self._owner[ids].tolist()) - {NOBODY}):
+            other = self._nodes[place]
+            if other != node and self.members[other].present:
+                raise UserError(f"clients = {printable(text)!r}: some of them are node {other}'s")
+        if node not in self._nodes:
+            self._nodes.append(node)
+        place = self._nodes.index(node)
+        self._owner[self._owner == place] = NOBODY
+        self._owner[ids] = place
+
+    def _leave_out_who_claims_nothing(self) -> None:
+        for node in [node for node, host in self.members.items() if not host.claim]:
+            del self.members[node]
+            logger.warning("node %d is left out: it claims no clients, others do", node)
+
+    def see(self, nodes: Iterable[int]) -> list[int]:
+        """Mark who is present and who is away; returns those that have not joined."""
+        here = set(nodes)
+        for node, host in self.members.items():
+            if host.present != (node in here):
+                host.present = node in here
+                logger.info("node %d %s", node, "is back" if host.present else "is away")
+        return sorted(here - self.members.keys())
+
+    def present(self) -> list[int]:
+        """The hosts that can be addressed, sorted."""
+        return sorted(node for node, host in self.members.items() if host.present)
+
+    def owner(self, client: int) -> int:
+        """The node that runs this client, where each has one."""
+        assert self._owner is not None and self._owner[client] != NOBODY
+        return self._nodes[self._owner[client]]
+
+    def available(self, busy: Collection[int]) -> range | list[int]:
+        """The clients whose host is present and not busy with an older round."""
+        if self._owner is None:
+            return range(self.clients)
+        free = [self.members[node].present and node not in busy for node in self._nodes]
+        return np.flatnonzero(np.array([*free, False])[self._owner]).tolist()
+
+
+def _read(content: RecordDict) -> tuple[dict[str, str], str]:
+    """What a node says of itself, bounded; its claim apart."""
+    record = content.config_records.get("host")
+    if record is None or len(content) != 1 or len(record) > 20:
+        raise UserError("its answer is not what a host of ours says")
+    claim = record.get("clients", "")
+    if not isinstance(claim, str) or len(claim) > LONGEST_CLAIM:
+        raise UserError("its claim to clients is not a text like 0-9,12")
+    return {printable(key, 40): printable(value) for key, value in record.items() if key != "clients"}, claim

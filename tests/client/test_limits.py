@@ -1,0 +1,78 @@
+"""A client's time limit: it cuts off, it lets others through, and it gives other people's alarms back."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from client.limits import CutOff, time_limit
+
+
+def test_whoever_is_in_time_notices_nothing() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with time_limit(60, mortal=False):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_hang_is_cut_off_even_where_exceptions_are_swallowed() -> None:
+    def stubborn() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(100)
+
+    with pytest.raises(CutOff, match=r"cut off after 0\.2 s"), time_limit(0.2, mortal=False):
+        stubborn()
+
+
+def test_an_alarm_that_was_set_before_still_rings() -> None:
+    rung: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(CutOff), time_limit(0.1, mortal=False):
+            time.sleep(5)
+        assert not rung and 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 0.3
+        with time_limit(5, mortal=False):
+            time.sleep(0.4)
+        time.sleep(0.1)
+        assert rung == [signal.SIGALRM]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_other_threads_are_let_alone() -> None:
+    done: list[bool] = []
+
+    def work() -> None:
+        with time_limit(0.05, mortal=False):
+            time.sleep(0.2)
+        done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+STUCK = """
+import ctypes, client.limits as limits
+limits.GRACE = 0.2
+with limits.time_limit(0.2, mortal=True):
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+def test_a_hang_in_native_code_ends_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr and "time_limit" not in done.stdout

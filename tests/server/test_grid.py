@@ -1,0 +1,174 @@
+"""The cohort grid over hosts that come, go, are slow, die or own their clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.app import app as client_app
+from exchange.experiment import Experiment
+from exchange.runfolder import read_lines
+from server.dispatch import balance
+from tests.federations import model_sha, rounds, run, tiny
+from tests.messages import request
+from thistle.engines.inline import InlineGrid
+
+LOST = 0
+
+
+class ScriptedGrid(InlineGrid):
+    """Real hosts with claims; `fate(host, ids, round)` says whether a message is answered: yes, lost or late."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        claims: dict[int, str],
+        fate: Callable[[int, list[int], int], str] = lambda host, ids, number: "yes",
+    ) -> None:
+        super().__init__(client_app, experiment, len(claims) or experiment.runtime.workers)
+        self.claims, self.fate = claims, fate
+        self.sent: list[tuple[int, int, list[int]]] = []
+        self.away: set[int] = set()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [host for host in self.hosts if host not in self.away]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies: list[Message] = []
+        for name in [name for name in message_ids if name in self._pending]:
+            message = self._pending[name]
+            if message.metadata.message_type.startswith("train"):
+                ids: Any = message.content["cohort"]["ids"]
+                host, number = message.metadata.dst_node_id, int(message.metadata.group_id)
+                fate = self.fate(host, ids, number)
+                if fate == "late":
+                    continue
+                self.sent.append((number, host, ids))
+                if fate == "lost":
+                    replies.append(Message(Error(LOST, "gone"), reply_to=self._pending.pop(name)))
+                    continue
+            replies.append(self._answer(self._pending.pop(name)))
+        return replies
+
+    def _answer(self, message: Message) -> Message:
+        claim = self.claims.get(message.metadata.dst_node_id, "")
+        config = {"clients": claim} if claim else {"simulated": True}
+        context = Context(1, message.metadata.dst_node_id, config, RecordDict(), dict(self._run_config))  # type: ignore[arg-type]
+        return self.app(message, context)
+
+
+EVERYBODY = {"task.clients": 6, "client.per-round": 6, "rounds": 2}
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 10))
+def test_chunks_hold_everybody_once_and_are_balanced(sizes: list[int], hosts: int, chunk: int) -> None:
+    messages = [request(client) for client in range(len(sizes))]
+    chunks = balance(messages, sizes.__getitem__, hosts, chunk)
+    assert sorted(m.metadata.dst_node_id for part in chunks for m in part) == list(range(len(sizes)))
+    assert all(chunks)
+    if chunk:
+        assert all(len(part) <= chunk for part in chunks)
+    else:
+        loads = [sum(sizes[m.metadata.dst_node_id] for m in part) for part in chunks]
+        assert len(chunks) <= hosts and max(loads) <= sum(sizes) / hosts + max(sizes)
+
+
+@pytest.mark.parametrize("strategy", ["rofsl", "flwr-fedavg", "flwr-fedadam"])
+def test_packing_does_not_change_a_bit(tmp_path: Path, strategy: str) -> None:
+    shas = set()
+    for workers, chunk in ((1, 0), (2, 0), (2, 1), (3, 2)):
+        packed = {"runtime.workers": workers, "runtime.chunk": chunk, "strategy.name": strategy}
+        shas.add(model_sha(run(tiny(tmp_path, f"{workers}-{chunk}", **packed))))
+    assert len(shas) == 1
+
+
+def test_hosts_that_own_their_clients_give_the_same_model(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, "claimed", **EVERYBODY)
+    grid = ScriptedGrid(experiment, {2: "0-1", 3: "2,4-5", 4: "3"})
+    folder = run(experiment, grid)
+    assert {(host, tuple(sorted(ids))) for _, host, ids in grid.sent} == {(2, (0, 1)), (3, (2, 4, 5)), (4, (3,))}
+    assert model_sha(folder) == model_sha(run(tiny(tmp_path, "shared", **EVERYBODY)))
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "flwr-fedavg"])
+def test_clients_whose_host_is_away_are_not_sampled_until_it_returns(tmp_path: Path, strategy: str) -> None:
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "strategy.name": strategy})
+    grid = ScriptedGrid(experiment, {2: "0-2", 3: "3-5"})
+
+    def fate(host: int, ids: list[int], number: int) -> str:
+        grid.away = {3} if number == 1 else set()  # gone before the second round, back before the third
+        return "yes"
+
+    grid.fate = fate
+    folder = run(experiment, grid)
+    asked = [{line["client"] for line in read_lines(folder.verdicts) if line["round"] == n} for n in (1, 2, 3)]
+    assert asked == [{0, 1, 2, 3, 4, 5}, {0, 1, 2}, {0, 1, 2, 3, 4, 5}]
+    assert all(line["failed"] == 0 for line in rounds(folder))
+
+
+def test_nobody_at_all_costs_a_round_not_the_run(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 1.0})
+    grid = ScriptedGrid(experiment, {2: "0-2", 3: "3-5"})
+    until = [0.0]
+
+    def fate(host: int, ids: list[int], number: int) -> str:
+        if number == 1:
+            grid.away, until[0] = {2, 3}, time.monotonic() + 1.5
+        return "yes"
+
+    grid.fate = fate
+    here = grid.get_node_ids
+    grid.get_node_ids = lambda: grid.hosts if 0 < until[0] < time.monotonic() else here()  # type: ignore[method-assign]
+    lines = rounds(run(experiment, grid))
+    assert [line["accepted"] for line in lines] == [6, 0, 6]
+    assert "0 replies" in lines[1]["kept"]
+
+
+def test_a_host_that_is_busy_with_an_old_round_is_not_addressed(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 1.0})
+    grid = ScriptedGrid(experiment, {2: "0-2", 3: "3-5"})
+    grid.fate = lambda host, ids, number: "late" if host == 3 and number == 1 else "yes"
+    pull = grid.pull_messages
+
+    def hold(message_ids: Iterable[str]) -> Iterable[Message]:
+        """Host 3 does not answer a ping either, before the second round is over."""
+        met = [grid._pending[name].metadata for name in message_ids if name in grid._pending]
+        stuck = bool(grid.sent) and max(grid.sent)[0] == 1
+        return pull([m.message_id for m in met if not (stuck and m.dst_node_id == 3)])
+
+    grid.pull_messages = hold  # type: ignore[method-assign]
+    folder = run(experiment, grid)
+    lines = list(read_lines(folder.verdicts))
+    asked = [{line["client"]: line["reason"] for line in lines if line["round"] == number} for number in (1, 2)]
+    assert {client for client, reason in asked[0].items() if reason == "timeout"} == {3, 4, 5}
+    assert set(asked[1]) == {0, 1, 2}
+    assert rounds(folder)[2]["accepted"] == 6
+
+
+def test_a_lost_host_is_tried_again_client_by_client(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **EVERYBODY)
+    grid = ScriptedGrid(experiment, {})
+    grid.fate = lambda host, ids, number: "lost" if number == 1 and len(ids) > 1 else "yes"
+    folder = run(experiment, grid)
+    assert [line["retried"] for line in rounds(folder)] == [6, 0]
+    assert model_sha(folder) == model_sha(run(tiny(tmp_path, "whole", **EVERYBODY)))
+
+
+def test_a_client_that_ends_its_host_fails_alone_and_goes_alone_from_then_on(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3})
+    grid = ScriptedGrid(experiment, {})
+    grid.fate = lambda host, ids, number: "lost" if 4 in ids and number < 3 else "yes"
+    folder = run(experiment, grid)
+    failed = [(line["round"], line["client"]) for line in read_lines(folder.verdicts) if line["verdict"] == "failed"]
+    assert failed == [(1, 4), (2, 4)]
+    alone = [[ids for number, _, ids in grid.sent if number == n and 4 in ids] for n in (1, 2, 3)]
+    assert [len(ids) for ids in alone[0]] == [3, 1, 1, 1, 1]
+    assert alone[1:] == [[[4]], [[4]]]
+    assert [line["retried"] for line in rounds(folder)] == [6, 0, 0]
