@@ -16,6 +16,8 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean:
 	rm -rf $(VENV) .venv-peers dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The peers' venv: byzfl and geom_median (GPL: run here, never read) beside the same torch, away from ours.
+"""The peers' venv: byzfl, pfl and geom_median (GPL: run here, never read) beside the same torch, away from ours.
 
 `python benchmarks/peers.py` creates it (`.venv-peers`, or where PEERS_VENV points to) and prints its interpreter.
 """
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ("byzfl==0.0.11", "geom_median==0.1.0", "torch==2.13.0", "torchvision==0.28.0")
+PACKAGES = ("byzfl==0.0.11", "geom_median==0.1.0", "pfl==0.6.0", "torch==2.13.0", "torchvision==0.28.0")
 ROOT = Path(__file__).parents[1]
 
 
@@ -33,7 +33,9 @@ def interpreter() -> Path | None:
 def _has_peers(python: Path) -> bool:
     if not python.exists():
         return False
-    look = "import importlib.util as i, sys; sys.exit(not all(map(i.find_spec, ('byzfl', 'geom_median', 'torch'))))"
+    look = (
+        "import importlib.util as i, sys; sys.exit(not all(map(i.find_spec, ('byzfl', 'geom_median', 'pfl', 'torch'))))"
+    )
     return subprocess.run([str(python), "-c", look], check=False, capture_output=True).returncode == 0
 
 

@@ -56,7 +56,7 @@ class Pipeline(Strategy):
         self._sent = to_state(arrays)
         self._server_round = ServerRound(self.server, server_round, self._sent) if self.server else None
         content = RecordDict({"arrays": arrays, "config": config})
-        chosen = self._sample(server_round, np.array(list(grid.get_node_ids())))
+        chosen = self._sample(server_round, _as_array(grid.get_node_ids()))
         return [Message(content, dst_node_id=client, message_type="train") for client in chosen]
 
     def look_ahead(self) -> None:
@@ -136,6 +136,11 @@ class Pipeline(Strategy):
 
     def summary(self) -> None:
         """The run folder holds it all."""
+
+
+def _as_array(ids: Iterable[int]) -> np.ndarray:
+    """A million ids of a range are made at once, not one by one."""
+    return np.arange(ids.start, ids.stop) if isinstance(ids, range) else np.array(list(ids), dtype=np.int64)
 
 
 def _verdict(client: int, row: int, progress: Progress) -> Verdict:

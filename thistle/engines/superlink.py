@@ -52,7 +52,7 @@ class PrivateSuperLink:
         """The Flower app that is submitted: a staged copy of ours, unless there is another."""
 
     def __enter__(self) -> PrivateSuperLink:
-        self.port = _free_port()
+        self.port = free_port()
         address = f"127.0.0.1:{self.port}"
         connection = {"superlink": {"default": NAME, NAME: {"address": address, "insecure": True}}}
         (self.home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
@@ -125,7 +125,13 @@ class PrivateSuperLink:
             f"client-resources-num-gpus={gpus / workers:.6f} init-args-logging-level='ERROR' "
             "init-args-log-to-driver=false"
         )
-        answer = self._flwr("run", str(self.app), NAME, "-c", str(config), "--federation-config", federation)
+        return self.run_app(self.app, config, federation)
+
+    def run_app(self, app: Path, config: Path, federation: str) -> str:
+        """Hand any Flower app to Flower, with its run config and federation config; returns Flower's run id."""
+        answer = self._flwr("run", str(app), NAME, "-c", str(config), "--federation-config", federation)
+        if "run-id" not in answer:
+            raise EngineError(f"Flower refused the run: {last_line(str(answer.get('error-message') or answer))}")
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
@@ -154,7 +160,8 @@ def check_address(address: str) -> None:
         raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of this machine's loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,9 @@
+"""Becomes `server/echo.py` of a staged app: the product's ServerApp, knowing the model."""
+
+from __future__ import annotations
+
+import tasks.echo  # noqa: F401  # the model
+
+from server.app import app
+
+__all__ = ["app"]

@@ -1,0 +1,1 @@
+"""A stock Flower app whose clients echo."""

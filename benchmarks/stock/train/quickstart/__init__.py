@@ -1,0 +1,1 @@
+"""A stock Flower app, in the manner of the PyTorch quickstart."""
