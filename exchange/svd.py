@@ -35,7 +35,8 @@ def thin_svd(matrix: Tensor, rank: int) -> Factors:
     """The `rank` largest singular triples in float64; fewer where the others are negligible.
 
     Through the eigenvectors of the smaller side's Gram matrix, which costs a fraction of torch.linalg.svd for wide
-    layers (128×4096: 9 ms instead of 48; 512×4608: 0.15 s instead of 1.4); where small singular values spoil the orthogonality, through that.
+    layers (128×4096: 9 ms instead of 48; 512×4608: 0.15 s instead of 1.4); where small singular values spoil the
+    orthogonality, through that.
     """
     values = matrix.detach().to(torch.float64)
     if not bool(torch.isfinite(values).all()):
