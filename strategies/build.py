@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from strategies.table import find, parse_similarity_weights
 from tasks.models import build_model
 from tasks.task import Task
 from tasks.training import pick_device, to_tensors
+
+logger = logging.getLogger("thistle")
 
 
 def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
@@ -86,8 +89,7 @@ def _aggregator(wanted: Any, layout: Layout) -> Step:
     if wanted.aggregator == "foolsgold":
         return steps.FoolsGold()
     if wanted.aggregator == "dsvd":
-        alpha = parse_similarity_weights(wanted.similarity_weights, wanted.scale)
-        return SimilarityWeighting(alpha, wanted.scale == "relative", wanted.temperature)
+        return SimilarityWeighting(_alpha(wanted), wanted.scale == "relative", wanted.temperature)
     if wanted.aggregator == "fedcpa":
         return CriticalParameters(matrices_of(layout))
     rules: dict[str, tuple[steps.Rule, bool]] = {
@@ -104,6 +106,13 @@ def _aggregator(wanted: Any, layout: Layout) -> Step:
     }
     rule, coordinatewise = rules[wanted.aggregator]
     return steps.Aggregation(wanted.aggregator, rule, coordinatewise)
+
+
+def _alpha(wanted: Any) -> tuple[float, ...] | None:
+    alpha = parse_similarity_weights(wanted.similarity_weights, wanted.scale)
+    if alpha and abs(sum(alpha) - 1) > 1e-6:
+        logger.warning("strategy.similarity-weights = %s: the sum is %g, not 1", wanted.similarity_weights, sum(alpha))
+    return alpha
 
 
 def _server_data(experiment: Experiment, task: Task, layout: Layout) -> ServerData | None:

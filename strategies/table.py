@@ -6,7 +6,6 @@ Ours are pipelines: the same parts with other settings. Flower's own come as `fl
 from __future__ import annotations
 
 import difflib
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from typing import Any
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.settings import Strategy, Value
-
-logger = logging.getLogger("thistle")
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
 _KRUM, _BULYAN = "Blanchard et al. 2017", "El Mhamdi et al. 2018"
@@ -181,10 +178,8 @@ def parse_similarity_weights(text: str, scale: str) -> tuple[float, ...] | None:
         alpha = ()
     if len(alpha) != 3 or not all(0 <= value < math.inf for value in alpha):
         raise UserError(f"{key}: should be auto or three numbers of 0 or more, such as {COMMON['similarity-weights']}")
-    if abs(sum(alpha) - 1) > 1e-6:
-        if scale != "paper":
-            raise UserError(f"{key}: should sum to 1, not {sum(alpha):g}")
-        logger.warning("%s: sums to %g, not to 1; allowed under strategy.scale = paper", key, sum(alpha))
+    if scale != "paper" and abs(sum(alpha) - 1) > 1e-6:
+        raise UserError(f"{key}: should sum to 1, not {sum(alpha):g}")
     return alpha
 
 

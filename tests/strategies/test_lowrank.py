@@ -25,7 +25,7 @@ from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting,
 from strategies.pipeline import Pipeline
 from strategies.ranks import LEAST, RANKS, Ranks
 from strategies.rounds import Progress, Round
-from strategies.table import needs_losses, parse_similarity_weights, resolve
+from strategies.table import needs_losses, resolve
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.engines.inline import InlineGrid
 
@@ -153,10 +153,12 @@ def test_what_cannot_work_is_refused(keys: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize("text", ["0.7,0.2,0.2", "0.8,100,10000", "0,0,0"])
 def test_the_papers_extremes_run_with_a_warning(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "thistle"):
-        assert parse_similarity_weights(text, "paper") == tuple(map(float, text.split(",")))
-    assert "not to 1" in caplog.text
-    caplog.clear()
-    assert parse_similarity_weights("0.8,0.1,0.1", "paper") is not None and not caplog.text
+        made = steps(name="dsvd", scale="paper", **{"similarity-weights": text})[1]
+        assert isinstance(made, SimilarityWeighting) and made.alpha == tuple(map(float, text.split(",")))
+        assert len(caplog.records) == 1 and "not 1" in caplog.text
+        caplog.clear()
+        steps(name="dsvd", scale="paper", **{"similarity-weights": "0.8,0.1,0.1"})
+        assert not caplog.records
 
 
 # ---- federations -----------------------------------------------------------------------------------------------
