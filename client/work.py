@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from client.data import Share, find_share
 from exchange import settings
 from exchange.experiment import Experiment
-from exchange.layout import load_record, to_record
+from exchange.factors import asked_rank, to_factors
+from exchange.layout import Layout, load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
 from exchange.settings import Value
 from tasks.models import build_model
@@ -110,7 +111,9 @@ class Work:
         return metrics
 
     def reply(self, message: Message, model: nn.Module, examples: int, metrics: dict[str, float]) -> Message:
-        """The client's model (Flower's convention) and its numbers."""
+        """The client's model (Flower's convention), or its update's factors where these were asked for; its numbers."""
+        state, rank = model.state_dict(), asked_rank(self.config)
+        arrays = to_record(state) if rank is None else to_factors(state, self.arrays, Layout.of(model), rank)
         numbers = MetricRecord({"num-examples": examples, "seconds": time.perf_counter() - self.started, **metrics})
-        content = RecordDict({"arrays": to_record(model.state_dict()), "metrics": numbers})
+        content = RecordDict({"arrays": arrays, "metrics": numbers})
         return Message(content, reply_to=message)

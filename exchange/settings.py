@@ -124,6 +124,8 @@ class Strategy(Section):
             "centered-clipping",
             "fltrust",
             "foolsgold",
+            "dsvd",
+            "fedcpa",
             "none",
         ]
         | Default
@@ -139,6 +141,14 @@ class Strategy(Section):
     trim: Annotated[float, Field(ge=0.0, lt=0.5)] | Default = "default"
     q: NonNegative | Default = "default"
     proximal_mu: NonNegative | Default = "default"
+    similarity_weights: str = "default"
+    scale: Literal["relative", "paper"] | Default = "default"
+    temperature: AboveZero | Default = "default"
+    exchange: Literal["full", "factors"] | Default = "default"
+    rank: Annotated[float, Field(gt=0.0, le=1.0)] | Default = "default"
+    rank_step: Fraction | Default = "default"
+    rank_high: Fraction | Default = "default"
+    rank_low: Fraction | Default = "default"
 
 
 class Attack(Section):

@@ -12,7 +12,8 @@ Kind = Literal["accepted", "filtered", "rejected", "failed"]
 class Verdict:
     """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
 
-    `score` is a filter's, `weight` what the client's update had in the aggregate.
+    `score` is a filter's or an aggregator's, `weight` what the client's update had in the aggregate, `rank` the part
+    of its full rank to which it was cut.
     """
 
     client: int
@@ -20,6 +21,7 @@ class Verdict:
     step: str = ""
     score: float | None = None
     weight: float | None = None
+    rank: float | None = None
     reason: str = ""
 
     def line(self, number: int) -> dict[str, Any]:

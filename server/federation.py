@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
 
 from exchange.experiment import Experiment
+from exchange.factors import asked_rank
 from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
 from exchange.runfolder import RunFolder, write_json
@@ -37,7 +38,7 @@ from strategies.build import make_strategy
 from strategies.flower import fit
 from strategies.memory import recall, remind
 from strategies.pipeline import Pipeline
-from strategies.table import find
+from strategies.table import needs_losses
 from tasks.models import build_model
 from tasks.task import Task
 from tasks.training import pick_device, to_tensors
@@ -105,17 +106,17 @@ class Federation:
         replies = self.grid.send_and_receive(messages, timeout=client.timeout)
         replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
-        inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number))
+        ranks = _ranks(messages)
+        inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number), ranks)
         for stray in inspection.strays:
             logger.warning("round %d: %s", number, stray)
         if isinstance(self.strategy, Pipeline):
             self.strategy.penalise(v.client for v in inspection.verdicts if v.verdict == "rejected")
-        up = record_bytes(reply.content.array_records["arrays"] for reply in inspection.accepted)
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
             "bytes_down": record_bytes([self.arrays]) * len(asked),
-            "bytes_up": up,
+            "bytes_up": inspection.num_bytes,
             **self._aggregate(number, inspection.accepted),
         }
         verdicts = self._final_verdicts(inspection.verdicts)
@@ -138,7 +139,7 @@ class Federation:
             return []
         if not isinstance(self.strategy, Pipeline):
             fit(self.strategy, min(client.per_round, available))
-        losses = find(self.experiment.strategy.name).losses
+        losses = needs_losses(self.experiment.strategy)
         config = ConfigRecord({"lr": rate, "report-losses": losses, **self.facts})
         messages = list(self.strategy.configure_train(number, self.arrays, config, self.grid))
         for message in messages:
@@ -149,10 +150,10 @@ class Federation:
         return messages
 
     def _expected(self) -> Expected:
-        """All of them in every reply: Flower's strategies stop where two replies differ in their keys."""
-        losses = {"loss-before", "loss-after"} if find(self.experiment.strategy.name).losses else set()
-        metrics = frozenset({"num-examples", "loss", "seconds"} | losses)
-        return Expected(metrics=metrics, required=metrics)
+        """Flower's strategies stop where two replies differ in their keys; ranks can do without a client's word."""
+        losses = frozenset({"loss-before", "loss-after"} if needs_losses(self.experiment.strategy) else ())
+        metrics = losses | {"num-examples", "loss", "seconds"}
+        return Expected(metrics, required=metrics - losses if isinstance(self.strategy, Pipeline) else metrics)
 
     def _aggregate(self, number: int, replies: list[Message]) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""
@@ -208,6 +209,12 @@ class Federation:
         write_json(self.folder.summary, {"name": self.folder.path.name, **summary, "model_sha256": sha256(state)})
         write_json(self.folder.truth, self.truth.document())
         self.folder.set_status("finished")
+
+
+def _ranks(messages: list[Message]) -> dict[int, float]:
+    """The clients that were asked for factors, and of which rank."""
+    asked = {m.metadata.dst_node_id: asked_rank(m.content.config_records["config"]) for m in messages}
+    return {client: rank for client, rank in asked.items() if rank is not None}
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -5,15 +5,16 @@ Nothing a reply says can raise, and no reply changes what becomes of another cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
-from exchange.layout import Layout
+from exchange.layout import Layout, record_bytes
 from exchange.text import last_line, printable
 from exchange.verdict import Verdict
 from server.checks import ARRAYS, METRICS, Expected, Rejected, check_records, read_metrics
+from server.factors import read_factors
 from server.payload import Sent, read_model
 
 __all__ = ["Expected", "Guard", "Inspection"]
@@ -32,6 +33,7 @@ class Inspection:
     accepted: list[Message] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)  # replies nobody asked for in this round
+    num_bytes: int = 0  # what the arrays of the accepted replies weighed as they came
 
 
 @dataclass
@@ -49,9 +51,18 @@ class Guard:
         self.layout, self.classes, self.max_examples = layout, classes, max_examples
 
     def inspect(
-        self, sent: ArrayRecord, asked: Collection[int], replies: Iterable[Message], expected: Expected, group_id: str
+        self,
+        sent: ArrayRecord,
+        asked: Collection[int],
+        replies: Iterable[Message],
+        expected: Expected,
+        group_id: str,
+        ranks: Mapping[int, float] | None = None,
     ) -> Inspection:
-        """Judge the replies to this round's request; `group_id` is what the request carried."""
+        """Judge the replies to this round's request; `group_id` is what the request carried.
+
+        `ranks`: the clients that were asked for factors, and of which rank; the others owe a model.
+        """
         model = Sent.of(sent, self.layout)
         caps = {client: self.max_examples(client) for client in sorted(set(asked))}
         inspection = Inspection()
@@ -60,7 +71,7 @@ class Guard:
             verdict = Verdict(client, "accepted")
             try:
                 content = _only_content(mails[client])
-                rebuilt = self._rebuild(content, model, expected, cap)
+                rebuilt = self._rebuild(content, model, expected, cap, (ranks or {}).get(client))
             except Failed as failure:
                 verdict = Verdict(client, "failed", reason=printable(failure))
             except Rejected as broken:
@@ -70,13 +81,16 @@ class Guard:
                 verdict = Verdict(client, "rejected", step="guard", reason=reason)
             else:
                 inspection.accepted.append(_reply(client, rebuilt, group_id))
+                inspection.num_bytes += record_bytes([content.array_records[ARRAYS]])
             inspection.verdicts.append(verdict)
         return inspection
 
-    def _rebuild(self, content: RecordDict, sent: Sent, expected: Expected, cap: int) -> RecordDict:
+    def _rebuild(self, content: RecordDict, sent: Sent, expected: Expected, cap: int, rank: float | None) -> RecordDict:
+        """A model and its metrics, whether the client sent a model or the factors of its update."""
         arrays, metrics = check_records(content)
         known = read_metrics(metrics, expected, self.classes, cap)
-        return RecordDict({ARRAYS: read_model(arrays, self.layout, sent), METRICS: known})
+        model = read_model(arrays, self.layout, sent) if rank is None else read_factors(arrays, self.layout, sent, rank)
+        return RecordDict({ARRAYS: model, METRICS: known})
 
 
 def _sort(replies: Iterable[Message], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:

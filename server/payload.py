@@ -7,6 +7,7 @@ are looked at where they lie.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -43,37 +44,44 @@ class Sent:
 
 def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
     """The record in the model's own order, shapes and types; the bytes themselves are kept."""
-    _check_keys(record, layout)
-    _check_size(record, layout, sent)
-    values = {entry.name: _decode(record[entry.name], entry) for entry in layout.entries}
+    check_keys(record, layout.entries)
+    check_size(record, layout.entries, sent.num_bytes)
+    values = {entry.name: decode(record[entry.name], entry) for entry in layout.entries}
     for entry in layout.entries:
-        _check_values(values[entry.name], entry)
-    _check_distance(values, layout, sent)
+        check_values(values[entry.name], entry)
+    check_distance(values, layout, sent)
     rebuilt = ArrayRecord()
     for entry in layout.entries:
-        rebuilt[entry.name] = Array(str(entry.numpy_dtype), entry.shape, NUMPY, record[entry.name].data)
+        rebuilt[entry.name] = keep(record[entry.name], entry)
     return rebuilt
 
 
-def _check_keys(record: ArrayRecord, layout: Layout) -> None:
-    for entry in layout.entries:
+def keep(array: Array, entry: Entry) -> Array:
+    """The checked array's own bytes, declared as the model declares them."""
+    return Array(str(entry.numpy_dtype), entry.shape, NUMPY, array.data)
+
+
+def check_keys(record: ArrayRecord, entries: Sequence[Entry]) -> None:
+    """Exactly the arrays that are expected."""
+    for entry in entries:
         if entry.name not in record:
             raise Rejected(f"keys: {entry.name} is missing")
-    if len(record) != len(layout.entries):
-        raise Rejected(f"keys: {len(record)} arrays instead of {len(layout.entries)}")
+    if len(record) != len(entries):
+        raise Rejected(f"keys: {len(record)} arrays instead of {len(entries)}")
 
 
-def _check_size(record: ArrayRecord, layout: Layout, sent: Sent) -> None:
-    for entry in layout.entries:
+def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> None:
+    """Arrays of bytes, together hardly more of them than are expected."""
+    for entry in entries:
         array = record[entry.name]
         if type(array) is not Array or type(array.data) is not bytes:
             raise Rejected(f"encoding: {entry.name} is not an array of bytes")
-    limit = int(sent.num_bytes * 1.1) + 64_000
+    limit = int(expected * 1.1) + 64_000
     if (size := record_bytes([record])) > limit:
         raise Rejected(f"size: {size} bytes, at most {limit} are expected")
 
 
-def _decode(array: Array, entry: Entry) -> np.ndarray:
+def decode(array: Array, entry: Entry) -> np.ndarray:
     """A view of the array's bytes, after its declaration and its npy header were found to be the expected ones."""
     name, dtype = entry.name, entry.numpy_dtype
     if array.stype != NUMPY:
@@ -117,7 +125,8 @@ def _header(data: bytes, entry: Entry) -> tuple[tuple[int, ...], bool, np.dtype,
     return shape, fortran_order, dtype, prefix.tell()
 
 
-def _check_values(values: np.ndarray, entry: Entry) -> None:
+def check_values(values: np.ndarray, entry: Entry) -> None:
+    """Finite, not absurdly large; variances and counters not below zero."""
     if not entry.size:
         return
     low, high = values.min().item(), values.max().item()  # nan if any value is
@@ -132,7 +141,8 @@ def _check_values(values: np.ndarray, entry: Entry) -> None:
         raise Rejected(f"buffers: {entry.name} has a variance of {low:.6g}")
 
 
-def _check_distance(values: dict[str, np.ndarray], layout: Layout, sent: Sent) -> None:
+def check_distance(values: dict[str, np.ndarray], layout: Layout, sent: Sent) -> None:
+    """The update is not absurdly long, measured by the model that was sent."""
     squares = sum(_squared_distance(values[entry.name], sent.values[entry.name]) for entry in layout.trained)
     distance, limit = math.sqrt(squares), FARTHEST * max(1.0, sent.norm)
     if not distance <= limit:

@@ -46,7 +46,7 @@ class Recorder:
             "max_accuracy": max(accuracies),
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
-            **{key: sum(line[key] for line in self.rounds) for key in SUMS},
+            **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},
             "detection": self._detection().figures(),
             **({"attack_success": successes[-1]} if successes else {}),
         }

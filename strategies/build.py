@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,13 +15,17 @@ from strategies import kernels, steps
 from strategies.filters import AngleFilter, LossFilter, ZenoFilter
 from strategies.flower import WithoutBuffers
 from strategies.learning import ServerData
+from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
 from strategies.pipeline import Pipeline
+from strategies.ranks import Ranks
 from strategies.rounds import Step
 from strategies.share import MaliciousShare
-from strategies.table import find
+from strategies.table import find, parse_similarity_weights
 from tasks.models import build_model
 from tasks.task import Task
 from tasks.training import pick_device, to_tensors
+
+logger = logging.getLogger("thistle")
 
 
 def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
@@ -30,7 +35,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         strategy = _flower(experiment)
         return WithoutBuffers(strategy, layout) if layout.buffers else strategy
     return Pipeline(
-        list(_steps(experiment)),
+        list(_steps(experiment, layout)),
         layout,
         _server_data(experiment, task, layout),
         per_round=experiment.client.per_round,
@@ -38,12 +43,22 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         seed=experiment.seed,
         weighted=bool(experiment.strategy.weighted),
         reputed=bool(experiment.strategy.reputation),
+        ranks=_ranks(experiment.strategy),
     )
 
 
-def _steps(experiment: Experiment) -> Iterator[Step]:
-    """filter ▶ pre ▶ aggregate ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
+def _ranks(wanted: Any) -> Ranks | None:
+    """To which rank updates are cut; None: they stay as they are."""
+    if wanted.rank == 1 and not wanted.rank_step and wanted.exchange == "full":
+        return None
+    return Ranks(wanted.rank, wanted.rank_step, wanted.rank_high, wanted.rank_low, wanted.exchange == "factors")
+
+
+def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
+    """cut ▶ filter ▶ pre ▶ aggregate ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
     wanted: Any = experiment.strategy
+    if _ranks(wanted) or wanted.aggregator == "dsvd":
+        yield LowRank(matrices_of(layout), wanted.exchange == "factors", wanted.aggregator == "dsvd")
     filters: dict[str, Callable[[], Step]] = {
         "angle": lambda: AngleFilter(wanted.angle),
         "loss": lambda: LossFilter(wanted.rho, MaliciousShare() if wanted.theta == "auto" else wanted.theta),
@@ -56,7 +71,7 @@ def _steps(experiment: Experiment) -> Iterator[Step]:
     if wanted.pre == "bucketing":
         yield steps.Bucketing(experiment.seed)
     if wanted.aggregator != "none":
-        yield _aggregator(wanted)
+        yield _aggregator(wanted, layout)
     if wanted.server_lr != 1:
         yield steps.ServerRate(wanted.server_lr)
     if wanted.tau and wanted.aggregator != "centered-clipping":  # whose radius it is
@@ -65,7 +80,7 @@ def _steps(experiment: Experiment) -> Iterator[Step]:
         yield steps.ServerLearning(wanted.gamma, wanted.tau)
 
 
-def _aggregator(wanted: Any) -> Step:
+def _aggregator(wanted: Any, layout: Layout) -> Step:
     f, trim = wanted.malicious, wanted.trim
     if wanted.aggregator == "centered-clipping":
         return steps.CenteredClipping(wanted.tau)
@@ -73,6 +88,10 @@ def _aggregator(wanted: Any) -> Step:
         return steps.FLTrust()
     if wanted.aggregator == "foolsgold":
         return steps.FoolsGold()
+    if wanted.aggregator == "dsvd":
+        return SimilarityWeighting(_alpha(wanted), wanted.scale == "relative", wanted.temperature)
+    if wanted.aggregator == "fedcpa":
+        return CriticalParameters(matrices_of(layout))
     rules: dict[str, tuple[steps.Rule, bool]] = {
         "mean": (lambda u, w, m: kernels.mean(u, None if m is not None else w, mixing=m), False),
         "geometric-median": (
@@ -87,6 +106,13 @@ def _aggregator(wanted: Any) -> Step:
     }
     rule, coordinatewise = rules[wanted.aggregator]
     return steps.Aggregation(wanted.aggregator, rule, coordinatewise)
+
+
+def _alpha(wanted: Any) -> tuple[float, ...] | None:
+    alpha = parse_similarity_weights(wanted.similarity_weights, wanted.scale)
+    if alpha and abs(sum(alpha) - 1) > 1e-6:
+        logger.warning("strategy.similarity-weights = %s: the sum is %g, not 1", wanted.similarity_weights, sum(alpha))
+    return alpha
 
 
 def _server_data(experiment: Experiment, task: Task, layout: Layout) -> ServerData | None:

@@ -69,8 +69,9 @@ class ZenoFilter:
         scale = torch.where(norms > 0, round.lr * length / norms, 0.0)
         scores = -dots * scale - self.rho * (norms * scale) ** 2
         rescaled = progress.updates.mul_(scale.to(progress.updates.dtype)[:, None])
+        spectra = progress.spectra and progress.spectra.rescaled(scale)
         bound = -self.epsilon * round.lr * length**2
-        return _report(replace(progress, updates=rescaled, scores=scores).drop(scores < bound, "zeno"))
+        return _report(replace(progress, updates=rescaled, spectra=spectra, scores=scores).drop(scores < bound, "zeno"))
 
 
 def _report(progress: Progress) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,12 +12,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
+from exchange.factors import ask_for_factors
 from exchange.layout import Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
 from exchange.verdict import Verdict
 from strategies import reputation
 from strategies.buffers import combine_buffers
 from strategies.learning import ServerData, ServerRound
+from strategies.ranks import RANKS, Ranks
 from strategies.rounds import Progress, Round, Step
 
 REPUTATION = "reputation"
@@ -36,10 +39,12 @@ class Pipeline(Strategy):
         seed: int,
         weighted: bool,
         reputed: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self.steps = tuple(steps)
         self.layout, self.server = layout, server
         self.per_round, self.seed, self.weighted = per_round, seed, weighted
+        self.ranks = ranks
         self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
         """All that a round leaves for the next; the checkpoint holds it."""
         self._wants_gradient = False
@@ -49,15 +54,26 @@ class Pipeline(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a sampled client, all with the same content."""
+        """One message a sampled client; those who are asked for the same have the same content."""
         config["server-round"] = server_round
         self.verdicts = {}
         self._lr = float(config["lr"])  # type: ignore[arg-type]
         self._sent = to_state(arrays)
         self._server_round = ServerRound(self.server, server_round, self._sent) if self.server else None
-        content = RecordDict({"arrays": arrays, "config": config})
         chosen = self._sample(server_round, _as_array(grid.get_node_ids()))
-        return [Message(content, dst_node_id=client, message_type="train") for client in chosen]
+        contents = self._contents(arrays, config, chosen)
+        return [
+            Message(content, dst_node_id=client, message_type="train")
+            for client, content in zip(chosen, contents, strict=True)
+        ]
+
+    def _contents(self, arrays: ArrayRecord, config: ConfigRecord, chosen: list[int]) -> list[RecordDict]:
+        """The model with what each client is asked for: the same to all, or factors of each one's rank."""
+        if self.ranks is None or not self.ranks.factors:
+            return [RecordDict({"arrays": arrays, "config": config})] * len(chosen)
+        wanted = [float(rank) for rank in self.ranks.of(self.memory, chosen)]
+        made = {rank: RecordDict({"arrays": arrays, "config": ask_for_factors(config, rank)}) for rank in set(wanted)}
+        return [made[rank] for rank in wanted]
 
     def look_ahead(self) -> None:
         """While the clients train: g0 at the model that they got, if the last round's steps asked for it."""
@@ -90,7 +106,7 @@ class Pipeline(Strategy):
         for step in self.steps:
             progress = step(round, progress)
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
-        self._remember(round, progress)
+        self._remember(round, progress, answered)
         weights = progress.weights
         if weights is None:  # nothing was aggregated
             weights = torch.zeros(len(buffers), dtype=torch.float64)
@@ -113,12 +129,16 @@ class Pipeline(Strategy):
         sizes = [reply.content.metric_records["metrics"]["num-examples"] if self.weighted else 1 for reply in replies]
         prior = torch.tensor(sizes, dtype=torch.float64)
         ids = tuple(reply.metadata.src_node_id for reply in replies)
-        return Round(number, ids, prior / prior.sum(), model, self._lr, self._server_round, self.memory)
+        ranks = torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None
+        return Round(number, ids, prior / prior.sum(), model, self._lr, self._server_round, self.memory, ranks)
 
-    def _remember(self, round: Round, progress: Progress) -> None:
-        """Verdicts for the record, notes and reputation for the next rounds."""
-        self.verdicts = {client: _verdict(client, row, progress) for row, client in enumerate(round.ids)}
+    def _remember(self, round: Round, progress: Progress, replies: list[Message]) -> None:
+        """Verdicts for the record; notes, ranks and reputation for the next rounds."""
+        self.verdicts = {client: _verdict(client, row, round, progress) for row, client in enumerate(round.ids)}
         self.memory |= progress.notes
+        if self.ranks and self.ranks.step:
+            gains = np.array([_gain(reply) for reply in replies])
+            self.memory[RANKS] = self.ranks.after(self.memory, round.ids, gains)
         if REPUTATION in self.memory:
             accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
             excluded = [c for c in round.ids if c not in set(accepted)]
@@ -143,8 +163,17 @@ def _as_array(ids: Iterable[int]) -> np.ndarray:
     return np.arange(ids.start, ids.stop) if isinstance(ids, range) else np.array(list(ids), dtype=np.int64)
 
 
-def _verdict(client: int, row: int, progress: Progress) -> Verdict:
+def _verdict(client: int, row: int, round: Round, progress: Progress) -> Verdict:
     step = progress.dropped_by.get(row, "")
     score = None if progress.scores is None else float(progress.scores[row])
     weight = None if progress.weights is None else float(progress.weights[row])
-    return Verdict(client, "filtered" if step else "accepted", step, score, weight)
+    rank = None if round.ranks is None else float(round.ranks[row])
+    score = None if score is not None and math.isnan(score) else score
+    return Verdict(client, "filtered" if step else "accepted", step, score, weight, rank)
+
+
+def _gain(reply: Message) -> float:
+    """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
+    metrics = reply.content.metric_records["metrics"]
+    before, after = metrics.get("loss-before", math.nan), metrics.get("loss-after", math.nan)
+    return float(before) - float(after)  # type: ignore[arg-type]

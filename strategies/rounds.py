@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strategies.kernels.spectra import Spectra
+
 
 class Server(Protocol):
     """What the server can learn from its own data (strategies.learning)."""
@@ -37,6 +39,8 @@ class Round:
     server: Server | None
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What steps wrote down in earlier rounds."""
+    ranks: Tensor | None = None
+    """n, float64: the rank to which each client's update is cut, as a fraction of every layer's; None: uncut."""
 
     @cached_property
     def gradient(self) -> Tensor:
@@ -59,12 +63,14 @@ class Progress:
     """n'×kept: rows of the aggregate's input as combinations of the kept updates."""
     weights: Tensor | None = None
     """n, float64: what each client had in the aggregate; None before there is one."""
+    spectra: Spectra | None = None
+    """Singular values and directions of the updates, where the aggregator goes by them."""
     coordinatewise: bool = False
     """Whether the aggregate was made coordinate by coordinate."""
     dropped_by: Mapping[int, str] = field(default_factory=dict)
     """Row → the step that filtered it out."""
     scores: Tensor | None = None
-    """n: the filter's score of each client."""
+    """n: the filter's score of each client, or else the aggregator's."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What goes into the memory."""

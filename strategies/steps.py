@@ -29,7 +29,7 @@ class NearestNeighbourMixing:
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
             return progress
-        return replace(progress, mixing=kernels.nearest_neighbour_mixing(_kept(progress), self.malicious))
+        return replace(progress, mixing=kernels.nearest_neighbour_mixing(kept_updates(progress), self.malicious))
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Bucketing:
             return progress
         generator = torch_rng(self.seed, "buckets", round.number)
         size = min(self.size, int(progress.kept.sum()))
-        return replace(progress, mixing=kernels.bucketing(_kept(progress), size, generator))
+        return replace(progress, mixing=kernels.bucketing(kept_updates(progress), size, generator))
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Aggregation:
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
-            return _nothing(progress)
+            return nothing(progress)
         prior = round.prior[progress.kept]
-        return _aggregated(
-            round, progress, self.rule(_kept(progress), prior, progress.mixing), self.name, self.coordinatewise
+        return aggregated(
+            round, progress, self.rule(kept_updates(progress), prior, progress.mixing), self.name, self.coordinatewise
         )
 
 
@@ -72,11 +72,11 @@ class CenteredClipping:
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
-            return _nothing(progress)
+            return nothing(progress)
         last = round.memory.get("centre")
         start = None if last is None else torch.from_numpy(last)
-        found = kernels.centered_clipping(_kept(progress), self.tau, start=start, mixing=progress.mixing)
-        return _aggregated(round, progress, found, "centered-clipping").note(centre=found.vector.numpy())
+        found = kernels.centered_clipping(kept_updates(progress), self.tau, start=start, mixing=progress.mixing)
+        return aggregated(round, progress, found, "centered-clipping").note(centre=found.vector.numpy())
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class FLTrust:
     def __call__(self, round: Round, progress: Progress) -> Progress:
         assert round.server is not None, "checked when the strategy was built"
         if not progress.kept.any():
-            return _nothing(progress)
+            return nothing(progress)
         reference = round.server.learn(round.model, round.lr) - round.model
-        return _aggregated(round, progress, kernels.fltrust(_kept(progress), reference), "fltrust")
+        return aggregated(round, progress, kernels.fltrust(kept_updates(progress), reference), "fltrust")
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class FoolsGold:
     def __call__(self, round: Round, progress: Progress) -> Progress:
         ids = [client for client, kept in zip(round.ids, progress.kept, strict=True) if kept]
         if not ids:
-            return _nothing(progress)
-        updates = _kept(progress)
+            return nothing(progress)
+        updates = kept_updates(progress)
         history = updates.clone()
         for row, client in zip(history, ids, strict=True):
             past = round.memory.get(f"foolsgold/{client}")
@@ -108,8 +108,8 @@ class FoolsGold:
         weights = kernels.foolsgold(kernels.gram(history, centred=False))
         sums = {f"foolsgold/{client}": row.numpy().copy() for client, row in zip(ids, history, strict=True)}
         if not bool((weights > 0).any()):
-            return _nothing(progress).drop(progress.kept, "foolsgold").note(**sums)
-        return _aggregated(round, progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
+            return nothing(progress).drop(progress.kept, "foolsgold").note(**sums)
+        return aggregated(round, progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
 
 
 @dataclass(frozen=True)
@@ -149,19 +149,17 @@ class ServerLearning:
         return replace(progress, step=progress.step + learnt).measure(server_step=length)
 
 
-def _kept(progress: Progress) -> Tensor:
+def kept_updates(progress: Progress) -> Tensor:
     """The kept rows; no copy where all are."""
     return progress.updates if bool(progress.kept.all()) else progress.updates[progress.kept]
 
 
-def _nothing(progress: Progress) -> Progress:
+def nothing(progress: Progress) -> Progress:
     """Nobody is left to aggregate: the model stays where it is."""
     return replace(progress, weights=torch.zeros(len(progress.kept), dtype=torch.float64))
 
 
-def _aggregated(
-    round: Round, progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False
-) -> Progress:
+def aggregated(round: Round, progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False) -> Progress:
     """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it."""
     prior, weights = round.prior, torch.zeros(len(progress.kept), dtype=torch.float64)
     weights[progress.kept] = found.weights

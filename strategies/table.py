@@ -6,6 +6,7 @@ Ours are pipelines: the same parts with other settings. Flower's own come as `fl
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,19 @@ STRATEGIES: dict[str, Entry] = {
         {"aggregator": "centered-clipping", "tau": 1.0},
     ),
     "foolsgold": Entry("clients that move alike share one vote", "Fung et al. 2020", {"aggregator": "foolsgold"}),
+    "dsvd": Entry(
+        "weighted by how alike the updates' singular vectors and values are; ranks follow each client's progress",
+        "DSVD-FL",
+        {"aggregator": "dsvd", "exchange": "factors", "rank": 0.5, "rank-step": 0.05},
+    ),
+    "fedsvd": Entry(
+        "the mean of updates cut to half of their rank, weighted by data size",
+        "Grammenos et al. 2020",
+        {"exchange": "factors", "rank": 0.5, "weighted": True},
+    ),
+    "fedcpa": Entry(
+        "weighted by agreement on the most and least important weights", "Han et al. 2023", {"aggregator": "fedcpa"}
+    ),
     "flwr-fedavg": Entry("Flower's FedAvg", _FEDAVG),
     "flwr-fedavgm": Entry("Flower's FedAvg with server momentum 0.9", "Hsu et al. 2019"),
     "flwr-fedprox": Entry("Flower's FedProx: a proximal term in the client", "Li et al. 2020", {"proximal-mu": 0.01}),
@@ -85,8 +99,20 @@ COMMON: dict[str, Value] = {
     "trim": 0.2,
     "q": 0.1,
     "proximal-mu": 0.0,
+    "similarity-weights": "0.34,0.33,0.33",
+    "scale": "relative",
+    "temperature": 0.5,
+    "exchange": "full",
+    "rank": 1.0,
+    "rank-step": 0.0,
+    "rank-high": 0.75,
+    "rank-low": 0.25,
 }
 """What "default" means where a strategy says nothing else."""
+PAPER_TEMPERATURE = 1.0
+"""The default under strategy.scale = "paper": the paper has none."""
+OWN_UPDATE = ("fltrust", "foolsgold", "dsvd", "fedcpa", "none")
+"""Aggregators that look at each client's own update."""
 
 
 def find(name: str) -> Entry:
@@ -102,7 +128,10 @@ def find(name: str) -> Entry:
 def resolve(experiment: Experiment) -> Experiment:
     """The same experiment with every "default" replaced by its strategy's value."""
     flat = experiment.flat()
-    for name, value in {**COMMON, **find(experiment.strategy.name).defaults}.items():
+    own = {**COMMON, **find(experiment.strategy.name).defaults}
+    if flat["strategy.scale"] == "paper":
+        own["temperature"] = PAPER_TEMPERATURE
+    for name, value in own.items():
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value
     resolved = Experiment.of(flat)
@@ -118,7 +147,7 @@ def check_strategy(experiment: Experiment) -> None:
         raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
     if wanted.name.startswith("flwr-"):
         _check_only_flower(wanted)
-    if wanted.pre != "none" and wanted.aggregator in ("fltrust", "foolsgold", "none"):
+    if wanted.pre != "none" and wanted.aggregator in OWN_UPDATE:
         raise UserError(f"strategy.pre = {wanted.pre}: {wanted.aggregator} looks at each client's own update; use none")
     n, f = _rows(wanted, experiment.client.per_round), wanted.malicious
     rule = wanted.name.removeprefix("flwr-") if wanted.name.startswith("flwr-") else wanted.aggregator
@@ -131,13 +160,40 @@ def check_strategy(experiment: Experiment) -> None:
         raise UserError("strategy.tau = 0.0: centered clipping needs a radius above 0")
     if wanted.aggregator == "none" and not wanted.gamma:
         raise UserError('strategy.gamma = 0.0: with strategy.aggregator = "none" nothing would ever be learnt')
+    parse_similarity_weights(wanted.similarity_weights, wanted.scale)
+    if wanted.rank_low > wanted.rank_high:
+        raise UserError(
+            f"strategy.rank-low = {wanted.rank_low:g}: should not be above strategy.rank-high = {wanted.rank_high:g}"
+        )
+
+
+def parse_similarity_weights(text: str, scale: str) -> tuple[float, ...] | None:
+    """α₁, α₂, α₃ of DSVD-FL; None: "auto". Under the paper's own scale they need not sum to 1: its extremes run."""
+    if text == "auto":
+        return None
+    key = f"strategy.similarity-weights = {text!r}"
+    try:
+        alpha = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        alpha = ()
+    if len(alpha) != 3 or not all(0 <= value < math.inf for value in alpha):
+        raise UserError(f"{key}: should be auto or three numbers of 0 or more, such as {COMMON['similarity-weights']}")
+    if scale != "paper" and abs(sum(alpha) - 1) > 1e-6:
+        raise UserError(f"{key}: should sum to 1, not {sum(alpha):g}")
+    return alpha
 
 
 def _check_only_flower(wanted: Any) -> None:
     """What only a pipeline has must not be asked of a strategy of Flower's."""
-    for key in ("filter", "pre", "aggregator", "tau", "gamma", "reputation"):
-        if getattr(wanted, key) != COMMON[key]:
-            raise UserError(f"strategy.{key} = {getattr(wanted, key)}: {wanted.name} is Flower's own and has no {key}")
+    keys = ("filter", "pre", "aggregator", "tau", "gamma", "reputation", "exchange", "rank", "rank-step")
+    for key, value in ((key, getattr(wanted, key.replace("-", "_"))) for key in keys):
+        if value != COMMON[key]:
+            raise UserError(f"strategy.{key} = {value}: {wanted.name} is Flower's own and has no {key}")
+
+
+def needs_losses(wanted: Any) -> bool:
+    """Whether this (resolved) strategy's clients must report their loss before and after training."""
+    return find(wanted.name).losses or wanted.rank_step > 0
 
 
 def _rows(wanted: Any, per_round: int) -> int:

@@ -53,9 +53,16 @@ def field_names(value: Any) -> set[str]:
     return set(value).union(*(field_names(inner) for inner in value.values()))
 
 
-def test_every_field_of_a_run_folder_is_described(tmp_path: Path) -> None:
-    settings = {"strategy.name": "rofsl", "strategy.theta": "auto", "attack.fraction": 0.3, "attack.kind": "backdoor"}
-    folder = run(tiny(tmp_path, **settings))
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"strategy.name": "rofsl", "strategy.theta": "auto"},
+        {"strategy.name": "dsvd", "strategy.similarity-weights": "auto"},
+    ],
+    ids=["rofsl", "dsvd"],
+)
+def test_every_field_of_a_run_folder_is_described(tmp_path: Path, strategy: dict[str, Any]) -> None:
+    folder = run(tiny(tmp_path, **strategy, **{"attack.fraction": 0.3, "attack.kind": "backdoor"}))
     described = set(re.findall(r"`([^`]+)`", read("docs/run-folder.md")))
     written = {path.name for path in folder.path.iterdir()} - {"checkpoint"}
     assert written <= described

@@ -15,20 +15,28 @@ already goes along as `products`:
 from strategies.kernels.block import Aggregate, combine
 from strategies.kernels.clipping import centered_clipping, clip
 from strategies.kernels.coordinates import coordinate_median, trimmed_mean
+from strategies.kernels.critical import critical_weights
 from strategies.kernels.gram import gram, inner_products, squared_distances
 from strategies.kernels.means import geometric_median, mean
 from strategies.kernels.mixing import bucketing, nearest_neighbour_mixing
 from strategies.kernels.selection import bulyan, krum, multi_krum
+from strategies.kernels.similarity import adapted_alpha, mean_similarities, similarities, similarity_weights
+from strategies.kernels.spectra import Matrix, Spectra, decompose, truncate
 from strategies.kernels.trust import fltrust, foolsgold
 
 __all__ = [
     "Aggregate",
+    "Matrix",
+    "Spectra",
+    "adapted_alpha",
     "bucketing",
     "bulyan",
     "centered_clipping",
     "clip",
     "combine",
     "coordinate_median",
+    "critical_weights",
+    "decompose",
     "fltrust",
     "foolsgold",
     "geometric_median",
@@ -36,8 +44,12 @@ __all__ = [
     "inner_products",
     "krum",
     "mean",
+    "mean_similarities",
     "multi_krum",
     "nearest_neighbour_mixing",
+    "similarities",
+    "similarity_weights",
     "squared_distances",
     "trimmed_mean",
+    "truncate",
 ]
