@@ -22,6 +22,7 @@ from client.limits import time_limit
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
+from exchange.records import config_of
 from exchange.settings import Value
 from tasks.training import pick_device
 
@@ -42,7 +43,7 @@ def ping(message: Message, context: Context) -> Message:
     """Make ready (data mapped, network built) and say what this host is, and which clients it wants to be."""
     if "role" in context.node_config:
         node_orders(context.node_config)
-    device = _make_ready(message.content.config_records["config"], context)
+    device = _make_ready(config_of(message), context)
     host = ConfigRecord(
         {
             "torch": torch.__version__,
@@ -70,7 +71,7 @@ def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
     experiment = experiment_of(context)
     client = int(context.node_config["partition-id"])
-    number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+    number = int(config_of(message)["server-round"])  # type: ignore[arg-type]
     return APPS[role(client, number, experiment, context.node_config)](message, context)
 
 

@@ -19,6 +19,7 @@ from exchange.experiment import Experiment
 from exchange.factors import asked_rank, to_factors
 from exchange.layout import Layout, load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
+from exchange.records import arrays_of, config_of
 from exchange.settings import Value
 from tasks.models import build_model
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
@@ -62,14 +63,14 @@ class Work:
         """From Flower's message and context, as any ClientApp gets them."""
         torch.set_num_threads(1)
         experiment = experiment_of(context)
-        config = message.content.config_records["config"]
+        config = config_of(message)
         return cls(
             experiment=experiment,
             share=find_share(experiment, config, context.node_config),
             client=int(context.node_config["partition-id"]),
             round=int(config["server-round"]),  # type: ignore[arg-type]
             config=config,
-            arrays=message.content.array_records["arrays"],
+            arrays=arrays_of(message),
             device=pick_device(experiment.runtime.device),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["accepted", "filtered", "rejected", "failed"]
@@ -26,4 +26,4 @@ class Verdict:
 
     def line(self, number: int) -> dict[str, Any]:
         """The object that is written for round `number`."""
-        return {"round": number, **asdict(self)}
+        return {"round": number, **vars(self)}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-ARRAYS, METRICS = "arrays", "metrics"
+from exchange.records import ARRAYS, METRICS
+
 EXAMPLES, COUNTS = "num-examples", "class-counts"
 
 MOST_EXAMPLES = 10**9

@@ -21,6 +21,7 @@ from exchange.experiment import Experiment
 from exchange.factors import asked_rank
 from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
+from exchange.records import config_of, metrics_of
 from exchange.runfolder import RunFolder, write_json
 from exchange.settings import learning_rate
 from exchange.text import last_line
@@ -159,7 +160,7 @@ class Federation:
         """The next model, or the old one where there is nothing to learn from."""
         if len(replies) < self.experiment.client.min_replies:
             return {"kept": f"{len(replies)} replies, client.min-replies = {self.experiment.client.min_replies}"}
-        losses = [float(reply.content.metric_records["metrics"].get("loss", 0.0)) for reply in replies]  # type: ignore[arg-type]
+        losses = [float(metrics_of(reply).get("loss", 0.0)) for reply in replies]  # type: ignore[arg-type]
         try:
             aggregate, metrics = self.strategy.aggregate_train(number, replies)
         except Exception as error:
@@ -213,7 +214,7 @@ class Federation:
 
 def _ranks(messages: list[Message]) -> dict[int, float]:
     """The clients that were asked for factors, and of which rank."""
-    asked = {m.metadata.dst_node_id: asked_rank(m.content.config_records["config"]) for m in messages}
+    asked = {m.metadata.dst_node_id: asked_rank(config_of(m)) for m in messages}
     return {client: rank for client, rank in asked.items() if rank is not None}
 
 

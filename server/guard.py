@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from exchange.layout import Layout, record_bytes
+from exchange.records import ARRAYS, METRICS, arrays_of
 from exchange.text import last_line, printable
 from exchange.verdict import Verdict
-from server.checks import ARRAYS, METRICS, Expected, Rejected, check_records, read_metrics
+from server.checks import Expected, Rejected, check_records, read_metrics
 from server.factors import read_factors
 from server.payload import Sent, read_model
 
@@ -81,7 +82,7 @@ class Guard:
                 verdict = Verdict(client, "rejected", step="guard", reason=reason)
             else:
                 inspection.accepted.append(_reply(client, rebuilt, group_id))
-                inspection.num_bytes += record_bytes([content.array_records[ARRAYS]])
+                inspection.num_bytes += record_bytes([arrays_of(mails[client].current[0])])
             inspection.verdicts.append(verdict)
         return inspection
 

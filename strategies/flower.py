@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from exchange.layout import Layout, State, to_record, to_state
+from exchange.records import arrays_of, metrics_of
 from strategies.buffers import combine_buffers
 
 
@@ -42,8 +43,8 @@ class WithoutBuffers(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The inner strategy's aggregate of what is trained, and the clients' buffers beside it."""
         answered = [reply for reply in replies if reply.has_content()]
-        records = [reply.content.array_records["arrays"] for reply in answered]
-        metrics = [reply.content.metric_records["metrics"] for reply in answered]
+        records = [arrays_of(reply) for reply in answered]
+        metrics = [metrics_of(reply) for reply in answered]
         for reply, record, numbers in zip(answered, records, metrics, strict=True):
             reply.content = RecordDict({"arrays": self._trained(record), "metrics": numbers})
         aggregate, summary = self.inner.aggregate_train(server_round, answered)

@@ -15,6 +15,7 @@ from torch import Tensor
 from exchange.factors import ask_for_factors
 from exchange.layout import Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
+from exchange.records import arrays_of, metrics_of
 from exchange.verdict import Verdict
 from strategies import reputation
 from strategies.buffers import combine_buffers
@@ -121,12 +122,12 @@ class Pipeline(Strategy):
         updates = torch.empty(len(replies), self.layout.size)
         buffers: list[State] = []
         for row, reply in zip(updates, replies, strict=True):
-            buffers.append(self.layout.read(reply.content.array_records["arrays"], row))
+            buffers.append(self.layout.read(arrays_of(reply), row))
             row.sub_(model)
         return updates, buffers
 
     def _round(self, number: int, replies: list[Message], model: Tensor) -> Round:
-        sizes = [reply.content.metric_records["metrics"]["num-examples"] if self.weighted else 1 for reply in replies]
+        sizes = [metrics_of(reply)["num-examples"] if self.weighted else 1 for reply in replies]
         prior = torch.tensor(sizes, dtype=torch.float64)
         ids = tuple(reply.metadata.src_node_id for reply in replies)
         ranks = torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None
@@ -174,6 +175,6 @@ def _verdict(client: int, row: int, round: Round, progress: Progress) -> Verdict
 
 def _gain(reply: Message) -> float:
     """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
-    metrics = reply.content.metric_records["metrics"]
+    metrics = metrics_of(reply)
     before, after = metrics.get("loss-before", math.nan), metrics.get("loss-after", math.nan)
     return float(before) - float(after)  # type: ignore[arg-type]
