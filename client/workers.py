@@ -20,7 +20,7 @@ from typing import Any
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
 """Only the process that owns a simulation's workers has loaded it."""
 BACKEND = "flwr.server.superlink.fleet.vce.backend.raybackend"
-LOOK = 0.01
+LOOK = 0.004
 """Seconds between two looks for messages."""
 MOST = 10_000
 """Workers that can be served; a thread is started for each that there is."""

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord
 from exchange.factors import SIGMA, U, V, factor_bytes, factored, layer_rank, sides
 from exchange.layout import Entry, Layout
 from server.checks import Rejected
-from server.payload import Sent, check_distance, check_keys, check_size, check_values, decode, keep
+from server.payload import Sent, check_distance, check_keys, check_size, check_values, decode, distance_to, keep
 
 SLACK = 1e-3  # |UᵀU − I|, |VᵀV − I|
 LARGEST = 2.0  # |value| in U and V, of which none is above 1 in truth
@@ -35,7 +35,7 @@ def read_factors(record: ArrayRecord, layout: Layout, sent: Sent, fraction: floa
         else:
             values[entry.name] = found[entry.name]
             rebuilt[entry.name] = keep(record[entry.name], entry)
-    check_distance(values, layout, sent)
+    check_distance(distance_to(sent, values, layout), sent)
     return rebuilt
 
 

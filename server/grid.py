@@ -22,7 +22,7 @@ from server.hosts import Hosts
 
 logger = logging.getLogger("thistle")
 
-POLL = 0.01
+POLL = 0.004
 """Seconds between two looks for replies (Flower's own grids wait 0.1 s or 3 s)."""
 SETTLE = 1.0
 """Seconds without a new host after which the hosts are taken as complete, where no number was given."""

@@ -24,7 +24,7 @@ FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)
 LARGEST_COUNTER = 2**53
 
 HEADER = 1024  # bytes; np.save writes 128 for up to some ten dimensions
-BLOCK = 1 << 16
+BLOCK = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,16 @@ class Sent:
 
     values: dict[str, np.ndarray]
     norm: float
+    largest: float
+    """The largest |value| of what is trained."""
     num_bytes: int
 
     @classmethod
     def of(cls, record: ArrayRecord, layout: Layout) -> Sent:
         values = {entry.name: view(record[entry.name]) for entry in layout.entries}
         squares = sum(float(np.square(values[entry.name], dtype=np.float64).sum()) for entry in layout.trained)
-        return cls(values, math.sqrt(squares), record_bytes([record]))
+        largest = max((float(np.abs(values[entry.name]).max(initial=0.0)) for entry in layout.trained), default=0.0)
+        return cls(values, math.sqrt(squares), largest, record_bytes([record]))
 
 
 def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
@@ -47,9 +50,11 @@ def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
     check_keys(record, layout.entries)
     check_size(record, layout.entries, sent.num_bytes)
     values = {entry.name: decode(record[entry.name], entry) for entry in layout.entries}
-    for entry in layout.entries:
+    distance = distance_to(sent, values, layout)
+    near = sent.largest + distance <= LARGEST / 2  # then no value can be too large, or not finite
+    for entry in layout.buffers if near else layout.entries:
         check_values(values[entry.name], entry)
-    check_distance(values, layout, sent)
+    check_distance(distance, sent)
     rebuilt = ArrayRecord()
     for entry in layout.entries:
         rebuilt[entry.name] = keep(record[entry.name], entry)
@@ -141,10 +146,15 @@ def check_values(values: np.ndarray, entry: Entry) -> None:
         raise Rejected(f"buffers: {entry.name} has a variance of {low:.6g}")
 
 
-def check_distance(values: dict[str, np.ndarray], layout: Layout, sent: Sent) -> None:
+def distance_to(sent: Sent, values: dict[str, np.ndarray], layout: Layout) -> float:
+    """‖Δ‖ over what is trained; not finite where a value is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(sum(_squared_distance(values[e.name], sent.values[e.name]) for e in layout.trained))
+
+
+def check_distance(distance: float, sent: Sent) -> None:
     """The update is not absurdly long, measured by the model that was sent."""
-    squares = sum(_squared_distance(values[entry.name], sent.values[entry.name]) for entry in layout.trained)
-    distance, limit = math.sqrt(squares), FARTHEST * max(1.0, sent.norm)
+    limit = FARTHEST * max(1.0, sent.norm)
     if not distance <= limit:
         raise Rejected(f"magnitude: the update's norm is {distance:.6g}, at most {limit:.6g} is expected")
 
@@ -152,8 +162,10 @@ def check_distance(values: dict[str, np.ndarray], layout: Layout, sent: Sent) ->
 def _squared_distance(one: np.ndarray, other: np.ndarray) -> float:
     """The squared distance of two arrays, in blocks of float32 that stay in the cache, summed in float64."""
     one, other, total = one.reshape(-1), other.reshape(-1), 0.0
+    room = np.empty(min(BLOCK, one.size), np.float32)
     for start in range(0, one.size, BLOCK):
-        block = np.subtract(one[start : start + BLOCK], other[start : start + BLOCK], dtype=np.float32)
+        part = one[start : start + BLOCK]
+        block = np.subtract(part, other[start : start + BLOCK], out=room[: part.size], dtype=np.float32)
         total += float(np.dot(block, block))
     return total
 
