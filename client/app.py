@@ -15,8 +15,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from attacks.roles import SIMULATED, node_orders, orders
-from client import honest, malicious
+from client import calibrated, honest, malicious
 from client.data import find_share
+from client.terms import local_terms
 from client.work import cached_model
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
@@ -25,12 +26,14 @@ from tasks.training import pick_device
 
 app = ClientApp()
 
-APPS: dict[str, ClientApp] = {"honest": honest.app, "malicious": malicious.app}
+APPS: dict[str, ClientApp] = {"honest": honest.app, "malicious": malicious.app, "calibrated": calibrated.app}
 
 
 def role(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> str:
     """Which of the apps this client is in round `number`."""
-    return "malicious" if orders(client, number, experiment, node_config) else "honest"
+    if orders(client, number, experiment, node_config):
+        return "malicious"
+    return "honest" if experiment.client.plain else "calibrated"
 
 
 @app.query("ping")
@@ -38,10 +41,11 @@ def ping(message: Message, context: Context) -> Message:
     """Make ready (data mapped, network built) and say what this host is."""
     if "role" in context.node_config:
         node_orders(context.node_config)
-    experiment = Experiment.of(context.run_config)
-    share = find_share(experiment, message.content.config_records["config"], context.node_config)
+    config = message.content.config_records["config"]
+    experiment = local_terms(Experiment.of(context.run_config), config, context.node_config)
+    share = find_share(experiment, config, context.node_config)
     device = pick_device(experiment.runtime.device)
-    cached_model(experiment.model, share.shape, share.classes, experiment.seed, device)
+    cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)
     host = ConfigRecord({"torch": torch.__version__, "machine": platform.machine(), "device": str(device)})
     return Message(RecordDict({"host": host}), reply_to=message)
 
@@ -49,9 +53,10 @@ def ping(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
-    experiment = Experiment.of(context.run_config)
+    config = message.content.config_records["config"]
+    experiment = local_terms(Experiment.of(context.run_config), config, context.node_config)
     client = int(context.node_config["partition-id"])
-    number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+    number = int(config["server-round"])  # type: ignore[arg-type]
     return APPS[role(client, number, experiment, context.node_config)](message, context)
 
 

@@ -51,7 +51,7 @@ class Federation:
         self.experiment = experiment
         self.folder = folder
         device = pick_device(experiment.runtime.device)
-        network = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(device)
+        network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
         self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
         """What a node with data of its own must know of the task."""
@@ -77,7 +77,8 @@ class Federation:
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
-        hosts = self.grid.ping(RecordDict({"config": ConfigRecord(dict(self.facts))}))
+        terms = getattr(self.strategy, "terms", {})
+        hosts = self.grid.ping(RecordDict({"config": ConfigRecord({**self.facts, **terms})}))
         described = [{key: str(value) for key, value in host.config_records["host"].items()} for host in hosts]
         if len({str(host) for host in described}) > 1:
             logger.warning("hosts differ, so the same seed may give other bits: %s", described)
@@ -105,7 +106,7 @@ class Federation:
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
-            "bytes_down": record_bytes([self.arrays]) * len(asked),
+            "bytes_down": sum(record_bytes(message.content.array_records.values()) for message in messages),
             "bytes_up": up,
             **self._aggregate(number, inspection.accepted),
         }
@@ -133,7 +134,7 @@ class Federation:
         """All of them in every reply: Flower's strategies stop where two replies differ in their keys."""
         losses = {"loss-before", "loss-after"} if find(self.experiment.strategy.name).losses else set()
         metrics = frozenset({"num-examples", "loss", "seconds"} | losses)
-        return Expected(metrics=metrics, required=metrics)
+        return Expected(metrics, metrics, class_counts=bool(self.experiment.strategy.class_aware))
 
     def _aggregate(self, number: int, replies: list[Message]) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""

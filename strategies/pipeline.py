@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from exchange.layout import Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
+from exchange.settings import Value
 from exchange.verdict import Verdict
-from strategies import reputation
+from strategies import kernels, reputation
 from strategies.buffers import combine_buffers
 from strategies.learning import ServerData, ServerRound
 from strategies.rounds import Progress, Round, Step
+from strategies.scaffold import CONTROL, control_records
 
 REPUTATION = "reputation"
 
@@ -36,25 +38,31 @@ class Pipeline(Strategy):
         seed: int,
         weighted: bool,
         reputed: bool,
+        terms: Mapping[str, Value] | None = None,
     ) -> None:
         self.steps = tuple(steps)
         self.layout, self.server = layout, server
         self.per_round, self.seed, self.weighted = per_round, seed, weighted
         self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
         """All that a round leaves for the next; the checkpoint holds it."""
+        self.terms = dict(terms or {})
+        """What clients are told beside the model: of the strategy's wishes, and of adversarial training."""
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a sampled client, all with the same content."""
+        """One message a sampled client, all with the same content but for SCAFFOLD's control variates."""
         config["server-round"] = server_round
+        config.update(self.terms)
         self.verdicts = {}
         self._sent, self._lr = arrays, float(config["lr"])  # type: ignore[arg-type]
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = self._sample(server_round, np.array(list(grid.get_node_ids())))
-        return [Message(content, dst_node_id=client, message_type="train") for client in chosen]
+        controls = control_records(self.memory, chosen)
+        own = {client: RecordDict({**content, CONTROL: record}) for client, record in controls.items()}
+        return [Message(own.get(client, content), dst_node_id=client, message_type="train") for client in chosen]
 
     def _sample(self, number: int, available: np.ndarray) -> list[int]:
         """Without replacement, by (seed, round) and reputation alone."""
@@ -78,7 +86,8 @@ class Pipeline(Strategy):
         model = self.layout.vector(sent)
         updates, buffers = self._read(answered, model)
         round = self._round(server_round, answered, model, sent)
-        progress = Progress.begin(updates)
+        spread = kernels.sample_variance(updates) if len(updates) else 0.0
+        progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
         for step in self.steps:
             progress = step(round, progress)
         self._remember(round, progress)
@@ -102,11 +111,14 @@ class Pipeline(Strategy):
         return updates, buffers
 
     def _round(self, number: int, replies: list[Message], model: Tensor, sent: State) -> Round:
-        sizes = [reply.content.metric_records["metrics"]["num-examples"] if self.weighted else 1 for reply in replies]
-        prior = torch.tensor(sizes, dtype=torch.float64)
+        metrics = [reply.content.metric_records["metrics"] for reply in replies]
+        examples = torch.tensor([numbers["num-examples"] for numbers in metrics], dtype=torch.float64)
+        prior = examples if self.weighted else torch.ones_like(examples)
+        asked = bool(replies) and all("class-counts" in numbers for numbers in metrics)
+        counts = torch.tensor([numbers["class-counts"] for numbers in metrics]) if asked else None
         ids = tuple(reply.metadata.src_node_id for reply in replies)
         server = ServerRound(self.server, number, sent) if self.server else None
-        return Round(number, ids, prior / prior.sum(), model, self._lr, server, self.memory)
+        return Round(number, ids, prior / prior.sum(), model, self._lr, server, self.memory, examples, counts)
 
     def _remember(self, round: Round, progress: Progress) -> None:
         """Verdicts for the record, notes and reputation for the next rounds."""

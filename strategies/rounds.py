@@ -37,6 +37,10 @@ class Round:
     server: Server | None
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What steps wrote down in earlier rounds."""
+    examples: Tensor | None = None
+    """n, float64: how many images each client trained on, as far as it is believed."""
+    class_counts: Tensor | None = None
+    """n×C: how many of them are of which class, where clients were asked."""
 
     @cached_property
     def gradient(self) -> Tensor:

@@ -6,7 +6,7 @@ last everywhere, because other thread counts and memory formats give other bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +69,12 @@ def train(
     recipe: Recipe,
     generator: torch.Generator,
     loss: Loss = plain_loss,
+    shift: Sequence[Tensor] | None = None,
 ) -> float:
-    """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator."""
+    """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator.
+
+    `shift` is added to every gradient, a tensor a parameter: SCAFFOLD's y ← y − η(g − c_i + c).
+    """
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if recipe.proximal_mu else []
@@ -87,6 +91,9 @@ def train(
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - origin, alpha=recipe.proximal_mu)
+            for parameter, extra in zip(parameters, shift or (), strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(extra)
             optimiser.step()
             total += value.detach() * len(batch)
     return float(total) / (recipe.epochs * len(labels))

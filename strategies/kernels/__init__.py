@@ -19,6 +19,7 @@ from strategies.kernels.gram import gram, inner_products, squared_distances
 from strategies.kernels.means import geometric_median, mean
 from strategies.kernels.mixing import bucketing, nearest_neighbour_mixing
 from strategies.kernels.selection import bulyan, krum, multi_krum
+from strategies.kernels.spread import sample_variance
 from strategies.kernels.trust import fltrust, foolsgold
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "mean",
     "multi_krum",
     "nearest_neighbour_mixing",
+    "sample_variance",
     "squared_distances",
     "trimmed_mean",
 ]
