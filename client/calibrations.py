@@ -39,7 +39,7 @@ class CalFAT:
     scale: float
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return self.scale * logits + self.log_prior
+        return torch.add(self.log_prior, logits, alpha=self.scale)
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,10 +64,11 @@ def craft(
         logits, gradient = _uphill(forward, current[rows], labels[rows], loss)
         standing[rows] = standing[rows] & (logits.argmax(1) == labels[rows])
         kappa += standing
-        stepped = current[rows].add(gradient.sign_(), alpha=budget.step).clamp_(low[rows], high[rows])
         if until_broken:
-            stepped = torch.where(standing[rows][:, None, None, None], stepped, current[rows])
-        current[rows] = stepped
+            gradient *= standing[rows][:, None, None, None]
+            current[rows] = current[rows].add_(gradient.sign_(), alpha=budget.step).clamp_(low[rows], high[rows])
+        else:
+            current.add_(gradient.sign_(), alpha=budget.step).clamp_(low, high)
     return Crafted(current, kappa)
 
 

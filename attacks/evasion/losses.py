@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy as _cross_entropy
-from torch.nn.functional import log_softmax
 
 ImageLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -26,4 +25,4 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 def soft_cross_entropy(target: Tensor) -> ImageLoss:
     """−Σ_k q_k log p_k for a fixed distribution q: up to a constant KL(q‖p). TRADES, and CalFAT's CKL (its eq. 15)."""
     fixed = target.detach()
-    return lambda logits, _: -(fixed * log_softmax(logits, 1)).sum(1)
+    return lambda logits, _: _cross_entropy(logits, fixed, reduction="none")

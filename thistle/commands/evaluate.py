@@ -164,7 +164,9 @@ def _network(subject: Subject, task: Task) -> nn.Module:
         raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
-        raise UserError(f"{subject.model}: is not a {experiment.model.name} for {task.dataset.name}")
+        raise UserError(
+            f"{subject.model}: holds another network than model.name = {experiment.model.name} for {task.dataset.name}"
+        )
     network.load_state_dict(state)
     return network
 
