@@ -17,13 +17,10 @@ from client.data import Share, find_share
 from client.terms import local_terms
 from exchange import settings
 from exchange.experiment import Experiment
-from exchange.layout import Layout, load_record, to_record
+from exchange.layout import CONTROL, Layout, load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
 from tasks.models import build_model
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
-
-CONTROL = "control"
-"""The record, and the one array in it, that hold SCAFFOLD's c − c_i."""
 
 Metrics = dict[str, float | list[int]]
 

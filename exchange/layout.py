@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+CONTROL = "control"
+"""SCAFFOLD: the record, and the one array in it, with which a request carries c − c_i as a flat vector."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from exchange.layout import Layout, State, to_record, to_state
+from exchange.layout import CONTROL, Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
 from exchange.settings import Value
 from exchange.verdict import Verdict
@@ -19,7 +19,7 @@ from strategies import kernels, reputation
 from strategies.buffers import combine_buffers
 from strategies.learning import ServerData, ServerRound
 from strategies.rounds import Progress, Round, Step
-from strategies.scaffold import CONTROL, control_records
+from strategies.scaffold import control_records
 
 REPUTATION = "reputation"
 

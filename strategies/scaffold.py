@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 
+from exchange.layout import CONTROL
 from strategies.rounds import Progress, Round
 
-CONTROL = "control"
-"""In the memory: c, and c_i as control/<client>. In a request: the record, and the array in it, with c − c_i."""
+# In the memory: c as "control", and c_i as "control/<client>".
 
 
 def control_records(memory: Mapping[str, np.ndarray], clients: Iterable[int]) -> dict[int, ArrayRecord]:

@@ -19,6 +19,10 @@ Tick = Callable[[int], None]
 """Called with the number of images that are done since the last call."""
 
 
+AA_BATCH = 100
+"""AutoAttack takes minutes for these: more at once would not show any progress."""
+
+
 @dataclass(frozen=True)
 class Adversary:
     """What test-time attackers may do. `step` None: ε/4."""
@@ -69,7 +73,7 @@ def _autoattack(model: nn.Module, pixels: Tensor, labels: Tensor, adversary: Adv
     seed = torch_rng(adversary.seed, "evasion", "aa").initial_seed() % 2**31
     robust = []
     with torch.random.fork_rng(devices=[]):  # the library seeds torch's global generator
-        for chunk, targets in zip(pixels.split(adversary.batch_size), labels.split(adversary.batch_size), strict=True):
+        for chunk, targets in zip(pixels.split(AA_BATCH), labels.split(AA_BATCH), strict=True):
             attack = AutoAttack(lambda x: predict(model, x), device=chunk.device, eps=adversary.epsilon, seed=seed)
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attacked, _ = attack.run_standard_evaluation(chunk.contiguous(), targets, batch_size=len(chunk))

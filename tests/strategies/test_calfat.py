@@ -14,7 +14,7 @@ from torch import nn
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
-from exchange.layout import Layout
+from exchange.layout import CONTROL, Layout
 from exchange.runfolder import read_lines
 from server.checkpoint import load_checkpoint
 from strategies import kernels, steps
@@ -23,7 +23,7 @@ from strategies.build import make_strategy
 from strategies.classes import ClassAwareHead, Head, class_weights
 from strategies.pipeline import Pipeline
 from strategies.rounds import Progress, Round
-from strategies.scaffold import CONTROL, ControlVariates, control_records
+from strategies.scaffold import ControlVariates, control_records
 from strategies.table import STRATEGIES, needs_server_data, resolve
 from tasks.models import build_model
 from tasks.task import cached_task
