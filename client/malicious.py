@@ -87,7 +87,8 @@ def panel_updates(work: Work, trainings: list[Training]) -> Tensor:
     fingerprint = hash(tuple(array.data for array in work.arrays.values()))
     key = (work.experiment, work.recipe(), work.round, fingerprint, tuple(trainings))
     if key not in _last_panel:
-        updates = torch.stack([_honest_update(replace(work, client=one, again=again)) for one, again in trainings])
+        alone = replace(work, control=None)  # SCAFFOLD sends each client its own, which colluders do not know
+        updates = torch.stack([_honest_update(replace(alone, client=one, again=again)) for one, again in trainings])
         _last_panel.clear()
         _last_panel[key] = updates
     return _last_panel[key]

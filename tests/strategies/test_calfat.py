@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
+from client import malicious
+from client.work import Work
 from exchange.errors import UserError
 from exchange.experiment import Experiment
-from exchange.layout import CONTROL, Layout
+from exchange.layout import CONTROL, Layout, to_record
 from exchange.runfolder import read_lines
 from server.checkpoint import load_checkpoint
 from strategies import kernels, steps
@@ -143,6 +146,19 @@ class TestScaffold:
         shas.add(model_sha(run(tiny(tmp_path, "halves", **keys, **{"run.resume": True}))))
         assert len(shas) == 1
 
+    def test_colluders_do_not_depend_on_packing(self) -> None:
+        """Whoever trains the panel first on a host: its own control variate must not get into it."""
+        federation = Client({**TINY, "attack.kind": "alie", "attack.fraction": 0.5})
+        task = cached_task(federation.experiment.task, 0)
+        arrays = to_record(federation.model.state_dict())
+        config, device = ConfigRecord({"lr": 0.1}), torch.device("cpu")
+        work = Work(federation.experiment, task, 1, 1, config, arrays, device)
+        found = []
+        for control in (None, torch.ones(federation.layout.size)):
+            malicious._last_panel.clear()
+            found.append(malicious.panel_updates(replace(work, control=control), [(1, 0), (2, 0)]))
+        assert torch.equal(*found)
+
     def test_control_variates_count_as_sent(self, tmp_path: Path) -> None:
         one, two = rounds(run(tiny(tmp_path, **{"strategy.name": "scaffold", "rounds": 2})))
         assert 1.9 < two["bytes_down"] / one["bytes_down"] < 2.1
@@ -250,7 +266,6 @@ class TestCalFAT:
         strategy = make_strategy(resolve(experiment(name="scaffold")), TASK, Layout.of(nn.Linear(2, 2)))
         assert isinstance(strategy, Pipeline)
         strategy.memory |= {CONTROL: np.ones(6, np.float32), f"{CONTROL}/1": np.ones(6, np.float32)}
-        from exchange.layout import to_record
         from tests.strategies.test_pipeline import Nodes
 
         arrays = to_record(nn.Linear(2, 2).state_dict())
