@@ -18,6 +18,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/round.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/calfat.py
 
 clean:
 	rm -rf $(VENV) .venv-peers dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

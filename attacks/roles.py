@@ -23,7 +23,7 @@ PANEL = 5
 
 SIMULATED = "simulated"
 """In a host's node config: this is no real node."""
-ROLES = ("honest", "malicious")
+ROLES = ("honest", "calibrated", "malicious")
 NODE_KEYS = {"attack": "kind", "attack-strength": "strength", "attack-boost": "boost", "attack-target": "target"}
 """What a malicious node's config may say, and the setting that it stands for."""
 
@@ -83,8 +83,8 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
     """What a deployed node's own config tells it to do; None: honest work."""
     role = node_config["role"]
     if role not in ROLES:
-        raise UserError(f"node config: role = {role!r}: should be {' or '.join(ROLES)}")
-    if role == "honest":
+        raise UserError(f"node config: role = {role!r}: should be {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+    if role != "malicious":
         return None
     find(str(node_config.get("attack", "")), "node config: attack")
     given = {setting: node_config[key] for key, setting in NODE_KEYS.items() if key in node_config}

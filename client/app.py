@@ -16,9 +16,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from attacks.roles import SIMULATED, node_orders, orders
-from client import honest, malicious, workers
+from client import calibrated, honest, malicious, workers
 from client.data import find_share
 from client.limits import time_limit
+from client.terms import local_terms
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
@@ -30,12 +31,14 @@ workers.repair()
 
 app = ClientApp()
 
-APPS: dict[str, ClientApp] = {"honest": honest.app, "malicious": malicious.app}
+APPS: dict[str, ClientApp] = {"honest": honest.app, "malicious": malicious.app, "calibrated": calibrated.app}
 
 
 def role(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> str:
     """Which of the apps this client is in round `number`."""
-    return "malicious" if orders(client, number, experiment, node_config) else "honest"
+    if orders(client, number, experiment, node_config):
+        return "malicious"
+    return "honest" if experiment.client.plain else "calibrated"
 
 
 @app.query("ping")
@@ -59,19 +62,20 @@ def ping(message: Message, context: Context) -> Message:
 
 def _make_ready(config: ConfigRecord, context: Context) -> torch.device:
     """What a process does once: map the data, build the network."""
-    experiment = experiment_of(context)
+    experiment = local_terms(experiment_of(context), config, context.node_config)
     share = find_share(experiment, config, context.node_config)
     device = pick_device(experiment.runtime.device)
-    cached_model(experiment.model, share.shape, share.classes, experiment.seed, device)
+    cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)
     return device
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
-    experiment = experiment_of(context)
+    config = config_of(message)
+    experiment = local_terms(experiment_of(context), config, context.node_config)
     client = int(context.node_config["partition-id"])
-    number = int(config_of(message)["server-round"])  # type: ignore[arg-type]
+    number = int(config["server-round"])  # type: ignore[arg-type]
     return APPS[role(client, number, experiment, context.node_config)](message, context)
 
 

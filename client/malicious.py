@@ -1,5 +1,7 @@
 """The malicious client: trains on poisoned data, or sends another update than it trained. A complete ClientApp.
 
+What it does honestly it does by the objective of the others (client.calibrated), on batches that it poisoned before.
+
 In simulation the experiment says who attacks and how; on a real node its own node config alone (attacks.roles).
 """
 
@@ -16,11 +18,12 @@ from torch import Tensor, nn
 from attacks.poisoning.build import Facts, Poison, make_poison
 from attacks.poisoning.data import DataAttack
 from attacks.roles import Training, expected_attackers, orders, panel
+from client.calibrated import local_loss
 from client.work import Work
 from exchange.layout import Layout
 from exchange.randomness import torch_rng
 from exchange.settings import Attack
-from tasks.training import Loss, plain_loss
+from tasks.training import Loss
 
 app = ClientApp()
 
@@ -39,7 +42,9 @@ def train(message: Message, context: Context) -> Message:
     layout = Layout.of(model)
     sent = layout.vector(model.state_dict())
     pixels, labels = work.data()
-    metrics = _at_rate(work, poison.rate).train(model, pixels, labels, _poisoned(plain_loss, poison.data))
+    _, taught = poison.data(pixels, labels) if poison.data else (pixels, labels)
+    loss = _poisoned(local_loss(work, taught), poison.data)
+    metrics = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
 
     if poison.collusion and shown is not None:
         _write(model, layout, sent + poison.collusion(shown))
@@ -82,7 +87,8 @@ def panel_updates(work: Work, trainings: list[Training]) -> Tensor:
     fingerprint = hash(tuple(array.data for array in work.arrays.values()))
     key = (work.experiment, work.recipe(), work.round, fingerprint, tuple(trainings))
     if key not in _last_panel:
-        updates = torch.stack([_honest_update(replace(work, client=one, again=again)) for one, again in trainings])
+        alone = replace(work, control=None)  # SCAFFOLD sends each client its own, which colluders do not know
+        updates = torch.stack([_honest_update(replace(alone, client=one, again=again)) for one, again in trainings])
         _last_panel.clear()
         _last_panel[key] = updates
     return _last_panel[key]
@@ -92,5 +98,6 @@ def _honest_update(work: Work) -> Tensor:
     model = work.model()
     layout = Layout.of(model)
     sent = layout.vector(model.state_dict())
-    work.train(model, *work.data())
+    pixels, labels = work.data()
+    work.train(model, pixels, labels, local_loss(work, labels))
     return layout.vector(model.state_dict()) - sent

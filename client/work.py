@@ -8,21 +8,25 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from client.data import Share, find_share
+from client.terms import local_terms
 from exchange import settings
 from exchange.experiment import Experiment
 from exchange.factors import asked_rank, to_factors
-from exchange.layout import Layout, load_record, to_record
+from exchange.layout import CONTROL, Layout, load_record, to_record
 from exchange.randomness import seed_for, seed_torch, torch_rng
 from exchange.records import arrays_of, config_of
 from exchange.settings import Value
 from tasks.models import build_model
 from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
+
+Metrics = dict[str, float | list[int]]
 
 
 def experiment_of(context: Context) -> Experiment:
@@ -54,6 +58,8 @@ class Work:
     config: ConfigRecord
     arrays: ArrayRecord
     device: torch.device
+    control: Tensor | None = None
+    """SCAFFOLD's c − c_i, where the server sent it: added to every gradient."""
     again: int = 0
     """Another training of the same client in the same round has another number."""
     started: float = field(default_factory=time.perf_counter)
@@ -62,8 +68,9 @@ class Work:
     def of(cls, message: Message, context: Context) -> Work:
         """From Flower's message and context, as any ClientApp gets them."""
         torch.set_num_threads(1)
-        experiment = experiment_of(context)
         config = config_of(message)
+        experiment = local_terms(experiment_of(context), config, context.node_config)
+        control = cast(ArrayRecord | None, message.content.get(CONTROL))
         return cls(
             experiment=experiment,
             share=find_share(experiment, config, context.node_config),
@@ -72,12 +79,18 @@ class Work:
             config=config,
             arrays=arrays_of(message),
             device=pick_device(experiment.runtime.device),
+            control=None if control is None else torch.from_numpy(control[CONTROL].numpy()),
         )
+
+    @property
+    def where(self) -> tuple[int, ...]:
+        """What names this training's random numbers, besides the seed and their purpose."""
+        return (self.round, self.client, *([self.again] if self.again else []))
 
     def model(self) -> nn.Module:
         """The process's network with the weights that were sent."""
         experiment = self.experiment
-        model = cached_model(experiment.model, self.share.shape, self.share.classes, experiment.seed, self.device)
+        model = cached_model(experiment.network, self.share.shape, self.share.classes, experiment.seed, self.device)
         load_record(model, self.arrays)
         return model
 
@@ -97,21 +110,29 @@ class Work:
             proximal_mu=float(self.config.get("proximal-mu", 0.0)),  # type: ignore[arg-type]
         )
 
-    def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> dict[str, float]:
+    def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> Metrics:
         """Train in place, seeded by (seed, round, client); returns the reply's metrics."""
-        seed = self.experiment.seed
+        seed, where = self.experiment.seed, self.where
         asked = bool(self.config.get("report-losses", False))
         batch = self.experiment.evaluate.batch_size
-        metrics = {"loss-before": evaluate(model, pixels, labels, batch)[1]} if asked else {}
-        where = (self.round, self.client, *([self.again] if self.again else []))
+        metrics: Metrics = {"loss-before": evaluate(model, pixels, labels, batch)[1]} if asked else {}
         seed_torch(seed_for(seed, "dropout", *where))
         generator = torch_rng(seed, "batches", *where)
-        metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss)
+        metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss, self._shift(model))
         if asked:
             metrics["loss-after"] = evaluate(model, pixels, labels, batch)[1]
+        if self.config.get("report-classes", False):
+            metrics["class-counts"] = torch.bincount(labels, minlength=self.share.classes).tolist()
         return metrics
 
-    def reply(self, message: Message, model: nn.Module, examples: int, metrics: dict[str, float]) -> Message:
+    def _shift(self, model: nn.Module) -> list[Tensor] | None:
+        """The control variate's part for each parameter of the model."""
+        if self.control is None:
+            return None
+        parts = Layout.of(model).state(self.control, model.state_dict())
+        return [parts[name].to(self.device) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+    def reply(self, message: Message, model: nn.Module, examples: int, metrics: Metrics) -> Message:
         """The client's model (Flower's convention), or its update's factors where these were asked for; its numbers."""
         state, rank = model.state_dict(), asked_rank(self.config)
         arrays = to_record(state) if rank is None else to_factors(state, self.arrays, Layout.of(model), rank)

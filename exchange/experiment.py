@@ -49,6 +49,16 @@ class Experiment(Section):
         _check_together(experiment)
         return experiment
 
+    @property
+    def network(self) -> settings.Network:
+        """The model as this experiment's clients train it: RoBal classifies by cosines, FedRBN keeps two statistics."""
+        return settings.Network(
+            name=self.model.name,
+            dropout=self.model.dropout,
+            head="cosine" if self.client.calibration == "robal" else "linear",
+            norm="dual" if self.client.objective == "fedrbn" else "single",
+        )
+
     def flat(self) -> dict[str, Value]:
         """Every key with its value, in the order of the classes above."""
         return _flatten(self)
@@ -108,6 +118,32 @@ def _check_together(experiment: Experiment) -> None:
     attack = experiment.attack
     if attack.clients:
         parse_ids("attack.clients", attack.clients, task.clients)
+    if client.adversarial_clients:
+        parse_ids("client.adversarial-clients", client.adversarial_clients, task.clients)
+    _check_training(client)
+
+
+def _check_training(client: settings.Client) -> None:
+    """Settings of adversarial and calibrated training that would do nothing, or contradict each other."""
+    useless = {
+        "adversarial-ratio": client.objective == "standard" and client.ratio > 0,
+        "adversarial-clients": client.objective == "standard" and client.adversarial_clients != "",
+        "warmup": client.objective != "gairat" and client.warmup > 0,
+    }
+    for name, wrong in useless.items():
+        if wrong:
+            value = getattr(client, name.replace("-", "_"))
+            raise UserError(f"client.{name} = {value}: has no meaning with client.objective = {client.objective}")
+    if client.calibration_in != "both" and client.calibration in ("none", "logit-adjust"):
+        raise UserError(
+            f"client.calibration-in = {client.calibration_in}: with client.calibration = {client.calibration} "
+            "there is no such choice; use both"
+        )
+    if client.logit_scale != 1 and client.calibration != "calfat":
+        raise UserError(
+            f"client.logit-scale = {client.logit_scale:g}: belongs to client.calibration = calfat, "
+            f"not {client.calibration}; use 1.0"
+        )
 
 
 def flatten_tables(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -21,6 +21,8 @@ NUMPY = "numpy.ndarray"
 """How Flower calls an array that np.save has written."""
 NPY = b"\x93NUMPY\x01\x00"
 """How those bytes begin."""
+CONTROL = "control"
+"""SCAFFOLD: the record, and the one array in it, with which a request carries c − c_i as a flat vector."""
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,21 @@ class Model(Section):
     dropout: bool | Annotated[float, Field(ge=0.0, lt=1.0)] = True
 
 
+class Network(Model):
+    """A model with what the clients' training asks of it: no keys of its own, see `Experiment.network`."""
+
+    head: Literal["linear", "cosine"] = "linear"
+    norm: Literal["single", "dual"] = "single"
+
+
+Default = Literal["default"]
+
+
 class Client(Section):
-    """Who trains in a round, and how."""
+    """Who trains in a round, and how: the recipe of SGD, then adversarial examples and calibration (CalFAT).
+
+    `epsilon` and `step` are in units of the pixels, which are in [0, 1].
+    """
 
     per_round: Positive = 10
     min_replies: Positive = 1
@@ -74,11 +87,55 @@ class Client(Section):
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     weight_decay: NonNegative = 1e-4
     max_examples: Positive = 10_000
+    objective: Literal["standard", "pgd", "ckl", "mix", "trades", "mart", "gairat", "fedrbn"] = "standard"
+    calibration: Literal["none", "calfat", "logit-adjust", "robal"] = "none"
+    calibration_in: Literal["both", "loss", "examples"] = "both"
+    adversarial_ratio: Fraction | Default = "default"
+    adversarial_clients: str = ""
+    epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    step: Annotated[float, Field(gt=0.0, le=1.0)] = 0.04
+    steps: Positive = 5
+    prior_delta: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
+    logit_scale: AboveZero = 1.0
+    warmup: Natural = 0
+    augment: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is nothing but SGD on the cross-entropy of the images as they are."""
+        return self.objective == "standard" and self.calibration == "none" and not self.augment
+
+    @property
+    def ratio(self) -> float:
+        """The part of each batch that is made adversarial."""
+        if self.adversarial_ratio != "default":
+            return self.adversarial_ratio
+        return {"standard": 0.0, "mix": 0.5}.get(self.objective, 1.0)
 
     @property
     def time_limit(self) -> float:
         """Seconds that one client may take: by default so few that whoever it held up can be tried again."""
         return self.limit or self.timeout / 3
+
+
+TERMS = tuple(
+    f"client.{name}"
+    for name in (
+        "objective",
+        "calibration",
+        "calibration-in",
+        "adversarial-ratio",
+        "adversarial-clients",
+        "epsilon",
+        "step",
+        "steps",
+        "prior-delta",
+        "logit-scale",
+        "warmup",
+        "augment",
+    )
+)
+"""The settings of adversarial and calibrated training: what the strategy `calfat` sends along with the model."""
 
 
 class Evaluate(Section):
@@ -87,6 +144,8 @@ class Evaluate(Section):
     every: Positive = 5
     window: Positive = 4
     batch_size: Positive = 500
+    attacks: str = ""
+    attack_samples: Natural = 500
 
 
 class Runtime(Section):
@@ -97,9 +156,6 @@ class Runtime(Section):
     ray_address: str = ""
     max_clients_per_node: Positive = 10_000
     device: str = "auto"
-
-
-Default = Literal["default"]
 
 
 class Strategy(Section):
@@ -149,6 +205,9 @@ class Strategy(Section):
     rank_step: Fraction | Default = "default"
     rank_high: Fraction | Default = "default"
     rank_low: Fraction | Default = "default"
+    base: str = "default"
+    control_variates: bool | Default = "default"
+    class_aware: bool | Default = "default"
 
 
 class Attack(Section):

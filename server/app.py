@@ -12,6 +12,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
 from exchange.errors import UserError
 from exchange.experiment import Experiment
@@ -39,6 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         try:
             task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
             check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+            check_evaluation(experiment.evaluate)
             Federation(experiment, task, folder, grid).run()
         except Exception as error:
             shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
+from attacks.evasion.measure import Adversary, share, survivors
+from attacks.evasion.table import parse_attacks
 from attacks.poisoning.trigger import backdoor_success
 from exchange.experiment import Experiment
 from exchange.layout import load_record
+from exchange.randomness import torch_rng
 from tasks.training import evaluate
 
 
@@ -26,8 +31,9 @@ class Evaluation:
         """Every `evaluate.every` rounds, and after the last one."""
         return number % self.experiment.evaluate.every == 0 or number == self.experiment.rounds
 
-    def measure(self, arrays: ArrayRecord) -> dict[str, float]:
-        """Accuracy and loss; under a backdoor attack also how often the trigger works."""
+    def measure(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """Accuracy and loss; under a backdoor attack also how often the trigger works; under test-time attacks what
+        is still right."""
         load_record(self.network, arrays)
         batch, attack = self.experiment.evaluate.batch_size, self.experiment.attack
         accuracy, loss = evaluate(self.network, self.pixels, self.labels, batch)
@@ -35,4 +41,23 @@ class Evaluation:
         if attack.kind == "backdoor":
             success = backdoor_success(self.network, self.pixels, self.labels, attack.target, batch)
             measured["attack_success"] = success
-        return measured
+        robust = self._robust()
+        return {**measured, "robust": robust} if robust else measured
+
+    def _robust(self) -> dict[str, float]:
+        """Accuracy under each of `evaluate.attacks`, on the same `evaluate.attack-samples` images in every round."""
+        settings, client, seed = self.experiment.evaluate, self.experiment.client, self.experiment.seed
+        names = parse_attacks("evaluate.attacks", settings.attacks)
+        if not names:
+            return {}
+        rows = sample(len(self.labels), settings.attack_samples, seed).to(self.labels.device)
+        adversary = Adversary(client.epsilon, None, seed, settings.batch_size)
+        pixels, labels = self.pixels[rows], self.labels[rows]
+        return {name: share(survivors(self.network, pixels, labels, name, adversary)) for name in names}
+
+
+def sample(available: int, wanted: int, seed: int) -> torch.Tensor:
+    """Which images are attacked: `wanted` of them drawn from the seed, in their order; 0, or too many: all."""
+    if not 0 < wanted < available:
+        return torch.arange(available)
+    return torch.randperm(available, generator=torch_rng(seed, "attacked"))[:wanted].sort().values

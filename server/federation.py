@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
@@ -58,7 +58,7 @@ class Federation:
         self.experiment = experiment
         self.folder = folder
         device = pick_device(experiment.runtime.device)
-        network = build_model(experiment.model, task.shape, task.classes, experiment.seed).to(device)
+        network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
         self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
         """What a node with data of its own must know of the task."""
@@ -87,7 +87,8 @@ class Federation:
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
-        facts = RecordDict({"config": ConfigRecord(dict(self.facts))})
+        terms = getattr(self.strategy, "terms", {})
+        facts = RecordDict({"config": ConfigRecord({**self.facts, **terms})})
         self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
         hosts = [host.about for host in self.grid.hosts.members.values()]
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
@@ -116,7 +117,7 @@ class Federation:
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
-            "bytes_down": record_bytes([self.arrays]) * len(asked),
+            "bytes_down": sum(_array_bytes(message) for message in messages),
             "bytes_up": inspection.num_bytes,
             **self._aggregate(number, inspection.accepted),
         }
@@ -154,7 +155,8 @@ class Federation:
         """Flower's strategies stop where two replies differ in their keys; ranks can do without a client's word."""
         losses = frozenset({"loss-before", "loss-after"} if needs_losses(self.experiment.strategy) else ())
         metrics = losses | {"num-examples", "loss", "seconds"}
-        return Expected(metrics, required=metrics - losses if isinstance(self.strategy, Pipeline) else metrics)
+        required = metrics - losses if isinstance(self.strategy, Pipeline) else metrics
+        return Expected(metrics, required, class_counts=bool(self.experiment.strategy.class_aware))
 
     def _aggregate(self, number: int, replies: list[Message]) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""
@@ -216,6 +218,11 @@ def _ranks(messages: list[Message]) -> dict[int, float]:
     """The clients that were asked for factors, and of which rank."""
     asked = {m.metadata.dst_node_id: asked_rank(config_of(m)) for m in messages}
     return {client: rank for client, rank in asked.items() if rank is not None}
+
+
+def _array_bytes(message: Message) -> int:
+    """Of the model, and of whatever else of that kind goes to the client."""
+    return record_bytes(record for record in message.content.values() if isinstance(record, ArrayRecord))
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

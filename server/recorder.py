@@ -38,12 +38,15 @@ class Recorder:
         accuracies = [line["accuracy"] for line in self.rounds if line.get("accuracy") is not None]
         last = accuracies[-window:]
         seconds = [line["seconds"] for line in self.rounds]
+        attacked = [line["robust"] for line in self.rounds if line.get("robust")][-window:]
+        robust = {name: sum(one[name] for one in attacked) / len(attacked) for name in (attacked or [{}])[0]}
         successes = [line["attack_success"] for line in self.rounds if "attack_success" in line]
         return {
             "format": FORMAT,
             "rounds": len(self.rounds),
             "final_accuracy": sum(last) / len(last),
             "max_accuracy": max(accuracies),
+            **({"final_robust": robust} if robust else {}),
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
             **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},

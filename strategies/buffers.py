@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from exchange.layout import Layout, State
+from exchange.layout import Entry, Layout, State
 
-MEAN, VARIANCE = "running_mean", "running_var"
+MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
+BRANCHES = ("clean", "adversarial")
+"""FedRBN's two sets of statistics (tasks.layers.DualBatchNorm): each is combined over the clients that used it."""
 
 
 def combine_buffers(layout: Layout, states: Sequence[State], weights: Tensor | None, sent: State) -> State:
@@ -17,10 +19,28 @@ def combine_buffers(layout: Layout, states: Sequence[State], weights: Tensor | N
 
     `weights` None (a rule without client weights) or all zero: coordinate median, resp. what was sent.
     """
+    everything = [entry for entry in layout.buffers if not _branch(entry)]
+    combined = _combine(everything, states, weights, sent)
+    for owner in dict.fromkeys(filter(None, map(_branch, layout.buffers))):
+        counter = f"{owner}.{COUNTER}"
+        rows = [row for row, state in enumerate(states) if bool(state[counter] > sent[counter])]
+        entries = [entry for entry in layout.buffers if _branch(entry) == owner]
+        heard = weights[rows] if weights is not None else None if rows else torch.zeros(0)
+        combined |= _combine(entries, [states[row] for row in rows], heard, sent)
+    return {entry.name: combined[entry.name] for entry in layout.buffers}
+
+
+def _branch(entry: Entry) -> str:
+    """The set of statistics of a dual batch norm that the entry belongs to; empty for all other entries."""
+    owner = entry.name.rpartition(".")[0]
+    return owner if owner.rpartition(".")[2] in BRANCHES else ""
+
+
+def _combine(entries: Sequence[Entry], states: Sequence[State], weights: Tensor | None, sent: State) -> State:
     if weights is not None and not bool((weights > 0).any()):
-        return {entry.name: sent[entry.name] for entry in layout.buffers}
+        return {entry.name: sent[entry.name] for entry in entries}
     combined: State = {}
-    for entry in layout.buffers:
+    for entry in entries:
         stack = torch.stack([state[entry.name] for state in states])
         if not entry.dtype.is_floating_point:
             combined[entry.name] = _counter(stack, weights)

@@ -11,7 +11,9 @@ from flwr.serverapp.strategy import Strategy
 
 from exchange.experiment import Experiment
 from exchange.layout import Layout
+from exchange.settings import TERMS, Value
 from strategies import kernels, steps
+from strategies.classes import ClassAwareHead, Head
 from strategies.filters import AngleFilter, LossFilter, ZenoFilter
 from strategies.flower import WithoutBuffers
 from strategies.learning import ServerData
@@ -19,6 +21,7 @@ from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting,
 from strategies.pipeline import Pipeline
 from strategies.ranks import Ranks
 from strategies.rounds import Step
+from strategies.scaffold import ControlVariates
 from strategies.share import MaliciousShare
 from strategies.table import find, parse_similarity_weights
 from tasks.models import build_model
@@ -44,6 +47,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         weighted=bool(experiment.strategy.weighted),
         reputed=bool(experiment.strategy.reputation),
         ranks=_ranks(experiment.strategy),
+        terms=_terms(experiment),
     )
 
 
@@ -54,9 +58,22 @@ def _ranks(wanted: Any) -> Ranks | None:
     return Ranks(wanted.rank, wanted.rank_step, wanted.rank_high, wanted.rank_low, wanted.exchange == "factors")
 
 
-def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
-    """cut ▶ filter ▶ pre ▶ aggregate ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
+def _terms(experiment: Experiment) -> dict[str, Value]:
+    """What the strategy tells its clients with every request: CalFAT's also how to train adversarially."""
     wanted: Any = experiment.strategy
+    flat = experiment.flat()
+    terms = {key: flat[key] for key in TERMS} if wanted.name == "calfat" else {}
+    if wanted.proximal_mu:
+        terms["proximal-mu"] = wanted.proximal_mu
+    if wanted.class_aware:
+        terms["report-classes"] = True
+    return terms
+
+
+def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
+    """cut ▶ filter ▶ pre ▶ aggregate ▶ class-aware head ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
+    wanted: Any = experiment.strategy
+    client = experiment.client
     if _ranks(wanted) or wanted.aggregator == "dsvd":
         yield LowRank(matrices_of(layout), wanted.exchange == "factors", wanted.aggregator == "dsvd")
     filters: dict[str, Callable[[], Step]] = {
@@ -72,6 +89,10 @@ def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
         yield steps.Bucketing(experiment.seed)
     if wanted.aggregator != "none":
         yield _aggregator(wanted, layout)
+    if wanted.control_variates:
+        yield ControlVariates(experiment.task.clients, client.epochs, client.batch_size)
+    if wanted.class_aware:
+        yield ClassAwareHead(Head.of(layout), client.prior_delta)
     if wanted.server_lr != 1:
         yield steps.ServerRate(wanted.server_lr)
     if wanted.tau and wanted.aggregator != "centered-clipping":  # whose radius it is
@@ -122,7 +143,7 @@ def _server_data(experiment: Experiment, task: Task, layout: Layout) -> ServerDa
     device = pick_device(experiment.runtime.device)
     pixels, labels = to_tensors(task.server_images, device)
     return ServerData(
-        network=build_model(experiment.model, task.shape, task.classes, experiment.seed).to(device),
+        network=build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device),
         layout=layout,
         pixels=pixels,
         labels=labels,

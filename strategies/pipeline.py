@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,15 +13,17 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from exchange.factors import ask_for_factors
-from exchange.layout import Layout, State, to_record, to_state
+from exchange.layout import CONTROL, Layout, State, to_record, to_state
 from exchange.randomness import numpy_rng
 from exchange.records import arrays_of, metrics_of
+from exchange.settings import Value
 from exchange.verdict import Verdict
-from strategies import reputation
+from strategies import kernels, reputation
 from strategies.buffers import combine_buffers
 from strategies.learning import ServerData, ServerRound
 from strategies.ranks import RANKS, Ranks
 from strategies.rounds import Progress, Round, Step
+from strategies.scaffold import control_records
 
 REPUTATION = "reputation"
 
@@ -41,6 +43,7 @@ class Pipeline(Strategy):
         weighted: bool,
         reputed: bool,
         ranks: Ranks | None = None,
+        terms: Mapping[str, Value] | None = None,
     ) -> None:
         self.steps = tuple(steps)
         self.layout, self.server = layout, server
@@ -49,6 +52,8 @@ class Pipeline(Strategy):
         self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
         """All that a round leaves for the next; the checkpoint holds it."""
         self._wants_gradient = False
+        self.terms = dict(terms or {})
+        """What clients are told beside the model: of the strategy's wishes, and of adversarial training."""
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
 
@@ -57,6 +62,7 @@ class Pipeline(Strategy):
     ) -> Iterable[Message]:
         """One message a sampled client; those who are asked for the same have the same content."""
         config["server-round"] = server_round
+        config.update(self.terms)
         self.verdicts = {}
         self._lr = float(config["lr"])  # type: ignore[arg-type]
         self._sent = to_state(arrays)
@@ -71,7 +77,10 @@ class Pipeline(Strategy):
     def _contents(self, arrays: ArrayRecord, config: ConfigRecord, chosen: list[int]) -> list[RecordDict]:
         """The model with what each client is asked for: the same to all, or factors of each one's rank."""
         if self.ranks is None or not self.ranks.factors:
-            return [RecordDict({"arrays": arrays, "config": config})] * len(chosen)
+            content = RecordDict({"arrays": arrays, "config": config})
+            controls = control_records(self.memory, chosen)
+            own = {client: RecordDict({**content, CONTROL: record}) for client, record in controls.items()}
+            return [own.get(client, content) for client in chosen]
         wanted = [float(rank) for rank in self.ranks.of(self.memory, chosen)]
         made = {rank: RecordDict({"arrays": arrays, "config": ask_for_factors(config, rank)}) for rank in set(wanted)}
         return [made[rank] for rank in wanted]
@@ -103,7 +112,8 @@ class Pipeline(Strategy):
         model = self.layout.vector(sent)
         updates, buffers = self._read(answered, model)
         round = self._round(server_round, answered, model)
-        progress = Progress.begin(updates)
+        spread = kernels.sample_variance(updates) if len(updates) else 0.0
+        progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
         for step in self.steps:
             progress = step(round, progress)
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
@@ -127,11 +137,23 @@ class Pipeline(Strategy):
         return updates, buffers
 
     def _round(self, number: int, replies: list[Message], model: Tensor) -> Round:
-        sizes = [metrics_of(reply)["num-examples"] if self.weighted else 1 for reply in replies]
-        prior = torch.tensor(sizes, dtype=torch.float64)
+        metrics = [metrics_of(reply) for reply in replies]
+        examples = torch.tensor([numbers["num-examples"] for numbers in metrics], dtype=torch.float64)
+        prior = examples if self.weighted else torch.ones_like(examples)
+        asked = bool(replies) and all("class-counts" in numbers for numbers in metrics)
         ids = tuple(reply.metadata.src_node_id for reply in replies)
-        ranks = torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None
-        return Round(number, ids, prior / prior.sum(), model, self._lr, self._server_round, self.memory, ranks)
+        return Round(
+            number,
+            ids,
+            prior / prior.sum(),
+            model,
+            self._lr,
+            self._server_round,
+            self.memory,
+            ranks=torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None,
+            examples=examples,
+            class_counts=torch.tensor([numbers["class-counts"] for numbers in metrics]) if asked else None,
+        )
 
     def _remember(self, round: Round, progress: Progress, replies: list[Message]) -> None:
         """Verdicts for the record; notes, ranks and reputation for the next rounds."""

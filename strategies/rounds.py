@@ -41,6 +41,10 @@ class Round:
     """What steps wrote down in earlier rounds."""
     ranks: Tensor | None = None
     """n, float64: the rank to which each client's update is cut, as a fraction of every layer's; None: uncut."""
+    examples: Tensor | None = None
+    """n, float64: how many images each client trained on, as far as it is believed."""
+    class_counts: Tensor | None = None
+    """n×C: how many of them are of which class, where clients were asked."""
 
     @cached_property
     def gradient(self) -> Tensor:

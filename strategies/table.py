@@ -17,6 +17,7 @@ from exchange.settings import Strategy, Value
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
 _KRUM, _BULYAN = "Blanchard et al. 2017", "El Mhamdi et al. 2018"
+_SCAFFOLD, _CALFAT = "Karimireddy et al. 2020", "CalFAT"
 _ZENO, _FLTRUST = "Xie et al. 2020 (Zeno++)", "Cao et al. 2021"
 
 
@@ -33,6 +34,11 @@ class Entry:
 
 STRATEGIES: dict[str, Entry] = {
     "fedavg": Entry("the mean of the updates, weighted by data size", _FEDAVG, {"weighted": True}),
+    "fedprox": Entry(
+        "FedAvg with a proximal term in the client", "Li et al. 2020", {"weighted": True, "proximal-mu": 0.01}
+    ),
+    "scaffold": Entry("the mean; control variates against client drift", _SCAFFOLD, {"control-variates": True}),
+    "calfat": Entry("calibrated adversarial training over strategy.base", _CALFAT, {"base": "fedavg"}),
     "rofsl": Entry(
         "loss (or angle) filter, geometric median, clip, server learning",
         "RoFSL",
@@ -107,6 +113,9 @@ COMMON: dict[str, Value] = {
     "rank-step": 0.0,
     "rank-high": 0.75,
     "rank-low": 0.25,
+    "base": "none",
+    "control-variates": False,
+    "class-aware": False,
 }
 """What "default" means where a strategy says nothing else."""
 PAPER_TEMPERATURE = 1.0
@@ -128,15 +137,31 @@ def find(name: str) -> Entry:
 def resolve(experiment: Experiment) -> Experiment:
     """The same experiment with every "default" replaced by its strategy's value."""
     flat = experiment.flat()
-    own = {**COMMON, **find(experiment.strategy.name).defaults}
+    own = {**COMMON, **_base_defaults(experiment.strategy), **find(experiment.strategy.name).defaults}
     if flat["strategy.scale"] == "paper":
         own["temperature"] = PAPER_TEMPERATURE
     for name, value in own.items():
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value
+    client = experiment.client
+    if experiment.strategy.name == "calfat" and client.objective == "standard" and client.calibration == "none":
+        flat |= {"client.objective": "ckl", "client.calibration": "calfat"}  # it is what the strategy is for
     resolved = Experiment.of(flat)
     check_strategy(resolved)
     return resolved
+
+
+def _base_defaults(wanted: Strategy) -> Mapping[str, Value]:
+    """What a strategy over another takes from it."""
+    if wanted.name != "calfat":
+        if wanted.base not in ("default", "none"):
+            raise UserError(f"strategy.base = {wanted.base}: only strategy.name = calfat has a base; leave it default")
+        return {}
+    base = str(STRATEGIES["calfat"].defaults["base"]) if wanted.base == "default" else wanted.base
+    if base == "calfat" or base.startswith("flwr-") or base not in STRATEGIES:
+        pipelines = ", ".join(name for name in STRATEGIES if name != "calfat" and not name.startswith("flwr-"))
+        raise UserError(f"strategy.base = {base!r}: should be one of {pipelines}")
+    return STRATEGIES[base].defaults
 
 
 def check_strategy(experiment: Experiment) -> None:
@@ -158,6 +183,7 @@ def check_strategy(experiment: Experiment) -> None:
         raise UserError(f"strategy.malicious = {f}: nearest-neighbour mixing needs more than {2 * f} updates, not {n}")
     if wanted.aggregator == "centered-clipping" and not wanted.tau:
         raise UserError("strategy.tau = 0.0: centered clipping needs a radius above 0")
+    _check_training(experiment)
     if wanted.aggregator == "none" and not wanted.gamma:
         raise UserError('strategy.gamma = 0.0: with strategy.aggregator = "none" nothing would ever be learnt')
     parse_similarity_weights(wanted.similarity_weights, wanted.scale)
@@ -183,9 +209,39 @@ def parse_similarity_weights(text: str, scale: str) -> tuple[float, ...] | None:
     return alpha
 
 
+def _check_training(experiment: Experiment) -> None:
+    """SCAFFOLD and class-aware heads: what their formulas take for granted."""
+    wanted: Any = experiment.strategy
+    if wanted.control_variates:
+        if experiment.client.momentum:
+            raise UserError(
+                f"client.momentum = {experiment.client.momentum:g}: SCAFFOLD's control variates are defined for plain "
+                "SGD; use 0.0"
+            )
+        if wanted.filter == "zeno" or wanted.aggregator == "none":
+            key = "filter" if wanted.filter == "zeno" else "aggregator"
+            raise UserError(
+                f"strategy.{key} = {getattr(wanted, key)}: SCAFFOLD's control variates need the updates as they were "
+                "trained; use strategy.control-variates = false"
+            )
+        if wanted.exchange == "factors" or wanted.rank != 1:
+            key = "exchange" if wanted.exchange == "factors" else "rank"
+            raise UserError(
+                f"strategy.{key} = {getattr(wanted, key)}: SCAFFOLD's control variates need the updates as they were "
+                "trained, not cut to a rank"
+            )
+    if wanted.class_aware and (wanted.aggregator != "mean" or wanted.pre != "none"):
+        key = "pre" if wanted.aggregator == "mean" else "aggregator"
+        raise UserError(
+            f"strategy.class-aware = true: rows of the head can be averaged by class over a mean only, "
+            f"not with strategy.{key} = {getattr(wanted, key)}"
+        )
+
+
 def _check_only_flower(wanted: Any) -> None:
     """What only a pipeline has must not be asked of a strategy of Flower's."""
-    keys = ("filter", "pre", "aggregator", "tau", "gamma", "reputation", "exchange", "rank", "rank-step")
+    keys = ["filter", "pre", "aggregator", "tau", "gamma", "reputation", "exchange", "rank", "rank-step"]
+    keys += ["control-variates", "class-aware"]
     for key, value in ((key, getattr(wanted, key.replace("-", "_"))) for key in keys):
         if value != COMMON[key]:
             raise UserError(f"strategy.{key} = {value}: {wanted.name} is Flower's own and has no {key}")

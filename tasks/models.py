@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from exchange import settings
 from exchange.errors import UserError
 from exchange.randomness import seed_for
+from tasks.layers import fit_network
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int, Callable[[float], nn.Module]], nn.Module]
@@ -121,6 +122,8 @@ def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
         network = MODELS[model.name](shape, classes, dropout)
+        if isinstance(model, settings.Network):
+            network = fit_network(network, model)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

@@ -6,7 +6,7 @@ last everywhere, because other thread counts and memory formats give other bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,8 +93,12 @@ def train(
     recipe: Recipe,
     generator: torch.Generator,
     loss: Loss = plain_loss,
+    shift: Sequence[Tensor] | None = None,
 ) -> float:
-    """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator."""
+    """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator.
+
+    `shift` is added to every gradient, a tensor a parameter: SCAFFOLD's y ← y − η(g − c_i + c).
+    """
     model.train()
     model.zero_grad(set_to_none=True)  # of a training that was cut off
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -109,6 +113,9 @@ def train(
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - origin, alpha=recipe.proximal_mu)
+            for parameter, extra in zip(parameters, shift or (), strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(extra)
             optimiser.step()
             total += value.detach() * len(batch)
     return float(total) / (recipe.epochs * len(labels))

@@ -62,7 +62,8 @@ def field_names(value: Any) -> set[str]:
     ids=["rofsl", "dsvd"],
 )
 def test_every_field_of_a_run_folder_is_described(tmp_path: Path, strategy: dict[str, Any]) -> None:
-    folder = run(tiny(tmp_path, **strategy, **{"attack.fraction": 0.3, "attack.kind": "backdoor"}))
+    more = {"attack.fraction": 0.3, "attack.kind": "backdoor", "evaluate.attacks": "fgsm,pgd20"}
+    folder = run(tiny(tmp_path, **strategy, **more))
     described = set(re.findall(r"`([^`]+)`", read("docs/run-folder.md")))
     written = {path.name for path in folder.path.iterdir()} - {"checkpoint"}
     assert written <= described

@@ -6,6 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
+from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
 from exchange.errors import UserError
 from exchange.experiment import Experiment, parse_overrides, read_file
@@ -53,6 +54,7 @@ def make_experiment(
         flat["runtime.workers"] = cores()
     experiment = resolve(Experiment.of(flat))
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
+    check_evaluation(experiment.evaluate)
     return experiment
 
 

@@ -16,7 +16,7 @@ COPIES = 6
 
 def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
     """Hosts × cores, clients a round, memory."""
-    model = build_model(experiment.model, task.shape, task.classes, experiment.seed)
+    model = build_model(experiment.network, task.shape, task.classes, experiment.seed)
     workers = experiment.runtime.workers if engine == "ray" else 1
     processes = workers + 3 if engine == "ray" else 1
     pixels = task.dataset.test.pixels.nbytes * 4
@@ -24,10 +24,12 @@ def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
     size = sum(parameter.numel() for parameter in model.parameters())
     attackers = len(attackers_of(experiment.attack, experiment.task.clients, experiment.seed))
     attack = f"{attackers} attack by {experiment.attack.kind}" if attackers else "nobody attacks"
+    client = experiment.client
+    training = "" if client.plain else f"clients train by {client.objective}, calibration {client.calibration}; "
     return (
         f"plan: {engine}, {workers} host{'s' * (workers != 1)} on {cores} core{'s' * (cores != 1)}; "
         f"{experiment.rounds} round{'s' * (experiment.rounds != 1)} of {experiment.client.per_round} "
         f"out of {experiment.task.clients} clients, "
-        f"{attack}; "
+        f"{attack}; {training}"
         f"{experiment.model.name} with {size:,} parameters; about {memory / 1e9:.1f} GB of memory"
     )

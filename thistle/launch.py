@@ -129,6 +129,7 @@ def show_summary(folder: RunFolder) -> None:
     rows = [
         ["final accuracy", f"{summary['final_accuracy']:.4f}"],
         ["best accuracy", f"{summary['max_accuracy']:.4f}"],
+        *([f"under {name}", f"{value:.4f}"] for name, value in summary.get("final_robust", {}).items()),
         ["rounds", f"{summary['rounds']}"],
         ["seconds a round", f"{summary['seconds_per_round']:.3f}"],
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],

@@ -45,3 +45,15 @@ def decoding() -> Iterator[Callable[[int, int], None]]:
             bar.update(task, completed=done, total=total, visible=True)
 
         yield show
+
+
+@contextmanager
+def attacking(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar over all images of all attacks, named by the attack that is under way."""
+    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as bar:
+        task = bar.add_task("attacking", total=total)
+
+        def show(name: str, done: int) -> None:
+            bar.update(task, description=name, advance=done)
+
+        yield show

@@ -22,6 +22,7 @@ from strategies.kernels.mixing import bucketing, nearest_neighbour_mixing
 from strategies.kernels.selection import bulyan, krum, multi_krum
 from strategies.kernels.similarity import adapted_alpha, mean_similarities, similarities, similarity_weights
 from strategies.kernels.spectra import Matrix, Spectra, decompose, truncate
+from strategies.kernels.spread import sample_variance
 from strategies.kernels.trust import fltrust, foolsgold
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "mean_similarities",
     "multi_krum",
     "nearest_neighbour_mixing",
+    "sample_variance",
     "similarities",
     "similarity_weights",
     "squared_distances",

@@ -48,7 +48,7 @@ class Client:
         self.experiment = Experiment.of(flat)
         self.node_config = {SIMULATED: True} if node_config is None else node_config
         task = cached_task(self.experiment.task, self.experiment.seed)
-        self.model = build_model(self.experiment.model, task.shape, task.classes, self.experiment.seed)
+        self.model = build_model(self.experiment.network, task.shape, task.classes, self.experiment.seed)
         self.layout = Layout.of(self.model)
 
     def reply(self, client: int, number: int = 1) -> RecordDict:

@@ -1,0 +1,95 @@
+"""How many images a model still gets right under an attack, all in all and class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.evasion.engine import Budget, anywhere, at_rest, craft
+from attacks.evasion.losses import cross_entropy, margin
+from attacks.evasion.table import Evasion, find
+from exchange.errors import UserError
+from exchange.randomness import torch_rng
+from tasks.models import predict
+
+Tick = Callable[[int], None]
+"""Called with the number of images that are done since the last call."""
+
+
+AA_BATCH = 100
+"""AutoAttack takes minutes for these: more at once would not show any progress."""
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """What test-time attackers may do. `step` None: ε/4."""
+
+    epsilon: float
+    step: float | None
+    seed: int
+    batch_size: int
+
+
+def survivors(
+    model: nn.Module, pixels: Tensor, labels: Tensor, name: str, adversary: Adversary, tick: Tick | None = None
+) -> Tensor:
+    """Which images the model gets right under the attack of that name (n booleans). Eval mode."""
+    with at_rest(model):
+        if name == "aa":
+            return _autoattack(model, pixels, labels, adversary, tick)
+        generator = torch_rng(adversary.seed, "evasion", name)
+        parts = []
+        for chunk, targets in zip(pixels.split(adversary.batch_size), labels.split(adversary.batch_size), strict=True):
+            attacked = chunk if name == "natural" else _attack(model, chunk, targets, find(name), adversary, generator)
+            with torch.inference_mode():
+                parts.append(predict(model, attacked).argmax(1) == targets)
+            if tick:
+                tick(len(targets))
+        return torch.cat(parts)
+
+
+def _attack(
+    model: nn.Module, pixels: Tensor, labels: Tensor, attack: Evasion, adversary: Adversary, generator: torch.Generator
+) -> Tensor:
+    epsilon = adversary.epsilon
+    step = (adversary.step or epsilon / 4) if attack.quarter else epsilon
+    start = anywhere(pixels, epsilon, generator) if attack.start == "uniform" else None
+    loss = margin if attack.loss == "margin" else cross_entropy
+    budget = Budget(epsilon, step, attack.steps)
+    return craft(lambda x: predict(model, x), pixels, labels, loss, budget, start, until_broken=attack.best).pixels
+
+
+def _autoattack(model: nn.Module, pixels: Tensor, labels: Tensor, adversary: Adversary, tick: Tick | None) -> Tensor:
+    """The library's standard ensemble: APGD-CE, targeted APGD and FAB, Square (Croce & Hein 2020)."""
+    from pyautoattack import AutoAttack
+
+    with torch.inference_mode():
+        classes = predict(model, pixels[:1]).shape[1]
+    if classes < 4:
+        raise UserError(f"aa: AutoAttack needs at least 4 classes, the task has {classes}")
+    seed = torch_rng(adversary.seed, "evasion", "aa").initial_seed() % 2**31
+    robust = []
+    with torch.random.fork_rng(devices=[]):  # the library seeds torch's global generator
+        for chunk, targets in zip(pixels.split(AA_BATCH), labels.split(AA_BATCH), strict=True):
+            attack = AutoAttack(lambda x: predict(model, x), device=chunk.device, eps=adversary.epsilon, seed=seed)
+            attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
+            attacked, _ = attack.run_standard_evaluation(chunk.contiguous(), targets, batch_size=len(chunk))
+            with torch.inference_mode():
+                robust.append(predict(model, attacked).argmax(1) == targets)
+            if tick:
+                tick(len(targets))
+    return torch.cat(robust)
+
+
+def share(right: Tensor) -> float:
+    """The part of the images that is right."""
+    return float(right.double().mean())
+
+
+def share_by_class(right: Tensor, labels: Tensor, classes: int) -> list[float | None]:
+    """The same for each class; None for one without images."""
+    chosen = [right[labels == one] for one in range(classes)]
+    return [share(one) if len(one) else None for one in chosen]

@@ -1,0 +1,193 @@
+"""`thistle evaluate`: what a trained model is worth against adversarial examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder, write_json
+from thistle.commands.resume import find_run
+from thistle.experiments import make_experiment
+from thistle.screen import attacking, decoding, results, table
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tasks.task import Task
+
+PAPERS = "natural,fgsm,bim,cw,pgd20"
+FEATURES = 1000
+"""Images at most in the picture of features: t-SNE takes a minute for more."""
+
+
+def evaluate(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL", help="A run folder or a run's name, or a .safetensors file.")
+    ],
+    attacks: Annotated[str, typer.Option(help="natural, fgsm, bim, cw, pgd20 (any pgdK), aa: separated by commas.")] = (
+        PAPERS
+    ),
+    samples: Annotated[int, typer.Option(min=0, help="Test images to attack; 0: all.")] = 0,
+    epsilon: Annotated[
+        float | None, typer.Option(help="How far a pixel may move, of 1; default: the run's client.epsilon.")
+    ] = None,
+    step: Annotated[float | None, typer.Option(help="The attacks' step; default: ε/4.")] = None,
+    experiment: Annotated[
+        str,
+        typer.Option(metavar="PRESET|FILE.toml", help="For a MODEL that is in no run folder: what it was trained by."),
+    ] = "",
+    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    pictures: Annotated[bool, typer.Option(help="Draw accuracy by class, and the features.")] = True,
+) -> None:
+    """Attack a trained model and write what it withstands into robustness.json beside it."""
+    from attacks.evasion.table import parse_attacks
+
+    names = parse_attacks("--attacks", attacks)
+    if not names:
+        raise UserError(f"--attacks {attacks!r}: names no attack; try {PAPERS}")
+    for option, value in (("epsilon", epsilon), ("step", step)):
+        if value is not None and not 0 < value <= 1:
+            raise UserError(f"--{option} {value:g}: pixels are in [0, 1], so it should be above 0 and at most 1")
+    subject = find_subject(source, out, experiment)
+    show(measure(subject, names, samples, epsilon or subject.experiment.client.epsilon, step), subject, pictures)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model file, and the experiment that says what network and task it belongs to."""
+
+    model: Path
+    experiment: Experiment
+
+    @property
+    def home(self) -> Path:
+        return self.model.parent
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was attacked, and which of it was still right under each attack."""
+
+    document: dict[str, Any]
+    classes: tuple[str, ...]
+    network: nn.Module
+    pixels: Tensor
+    labels: Tensor
+
+
+def find_subject(source: str, out: str, experiment: str) -> Subject:
+    """The model that a path or a run's name means."""
+    path = Path(source).expanduser()
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise UserError(f"{source}: no such file")
+        if experiment:
+            return Subject(path.resolve(), make_experiment(experiment, []))
+        folder = RunFolder(path.resolve().parent)
+        if not folder.experiment.is_file():
+            raise UserError(
+                f"{source}: no experiment.toml beside it; say what it was trained by: --experiment FILE.toml"
+            )
+        return Subject(path.resolve(), folder.load_experiment())
+    if experiment:
+        raise UserError(f"--experiment {experiment}: a run folder has its own; leave it out")
+    folder = find_run(source, out)
+    if not folder.model.is_file():
+        status = folder.get_status().get("status", "not begun")
+        raise UserError(f"{folder.path}: the run is {status} and has no final model yet")
+    return Subject(folder.model, folder.load_experiment())
+
+
+def measure(subject: Subject, names: list[str], samples: int, epsilon: float, step: float | None) -> Measured:
+    """Accuracy under every attack, all in all and class by class."""
+    import torch
+
+    from attacks.evasion.measure import Adversary, share, share_by_class, survivors
+    from exchange.layout import sha256
+    from server.evaluation import sample
+    from tasks.training import pick_device, to_tensors
+
+    torch.set_num_threads(1)
+    experiment = subject.experiment
+    device = pick_device(experiment.runtime.device)
+    task = _task(experiment)
+    network = _network(subject, task).to(device)
+    pixels, labels = to_tensors(task.dataset.test, device)
+    rows = sample(len(labels), samples, experiment.seed).to(device)
+    pixels, labels = pixels[rows].contiguous(memory_format=torch.channels_last), labels[rows]
+    adversary = Adversary(epsilon, step, experiment.seed, experiment.evaluate.batch_size)
+    overall: dict[str, float] = {}
+    by_class: dict[str, dict[str, float | None]] = {}
+    with attacking(len(labels) * len(names)) as tick:
+        for name in names:
+            right = survivors(network, pixels, labels, name, adversary, partial(tick, name))
+            overall[name] = share(right)
+            parts = share_by_class(right, labels, task.classes)
+            by_class[name] = dict(zip(task.dataset.classes, parts, strict=True))
+    document = {
+        **overall,
+        "per_class": by_class,
+        "samples": len(labels),
+        "epsilon": epsilon,
+        "step": step or epsilon / 4,
+        "model_sha256": sha256(network.state_dict()),
+    }
+    return Measured(document, task.dataset.classes, network, pixels, labels)
+
+
+def _task(experiment: Experiment) -> Task:
+    from strategies.table import needs_server_data
+    from tasks.task import prepare_task
+
+    with decoding() as progress:
+        return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
+
+
+def _network(subject: Subject, task: Task) -> nn.Module:
+    """The experiment's network with the file's weights."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from tasks.models import build_model
+
+    experiment = subject.experiment
+    network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
+    try:
+        state = load_file(subject.model)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
+        raise UserError(
+            f"{subject.model}: holds another network than model.name = {experiment.model.name} for {task.dataset.name}"
+        )
+    network.load_state_dict(state)
+    return network
+
+
+def show(measured: Measured, subject: Subject, pictures: bool) -> None:
+    """The table on stdout; robustness.json and the pictures beside the model."""
+    from thistle.draw import draw_by_class, draw_features
+
+    document = measured.document
+    write_json(subject.home / "robustness.json", document)
+    rows = []
+    for name, by_class in document["per_class"].items():
+        known = {one: value for one, value in by_class.items() if value is not None}
+        worst = min(known, key=lambda one: known[one])
+        rows.append([name, f"{document[name]:.1%}", f"{known[worst]:.1%} ({worst})"])
+    title = f"{subject.home.name}: {document['samples']} test images, ε = {document['epsilon']:.4g}"
+    results.print(table(title, ["attack", "accuracy", "worst class"], rows))
+    results.print(f"figures: {subject.home / 'robustness.json'}", markup=False, soft_wrap=True)
+    if pictures:
+        bars, features = subject.home / "robustness.png", subject.home / "features.png"
+        draw_by_class(document["per_class"], title, bars)
+        few = slice(0, FEATURES)
+        draw_features(measured.network, measured.pixels[few], measured.labels[few], measured.classes, features)
+        results.print(f"pictures: {bars}, {features}", markup=False, soft_wrap=True)
