@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--sizes 100,200,500,1000,2000] [--stock-sizes 100,1000]
 
 Stock Flower: one SuperNode a client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
-cohort grid, guard, flwr-fedavg, records, checkpoint), only that its clients echo. Seconds from the end of one round to
-the end of the next, in real runs, one after the other; Ray is up before the clock starts.
+cohort grid, guard, its own FedAvg, records, checkpoint), only that its clients echo. Seconds from the end of one round
+to the end of the next, in real runs, one after the other; Ray is up before the clock starts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def echo_experiment(clients: int, folder: Path) -> Experiment:
             "task.client-size": 10,
             "model.name": "echo",
             "client.per-round": clients,
-            "strategy.name": "flwr-fedavg",
+            "strategy.name": "fedavg",
             "evaluate.every": ENDLESS,
             "runtime.workers": 2,
         }

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from attacks.roles import SIMULATED, node_orders, orders
 from client import calibrated, honest, malicious, workers
 from client.data import find_share
-from client.limits import time_limit
+from client.limits import Watchdog, time_limit
 from client.terms import local_terms
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
@@ -90,19 +90,21 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
     _make_ready(next(iter(contents.values())).config_records["config"], context)  # not at a client's expense
-    for client, content in contents.items():
-        left = over - time.time()
-        if left <= 0:
-            yield client, "timeout"
-            continue
-        try:
-            with time_limit(min(limit, left), mortal=not _in_users_process(context)):
-                reply = train(_message_for(client, message, content), _context_for(client, context))
-            yield client, reply.content if reply.has_content() else str(reply.error.reason)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # sys.exit and a cut-off included
-            yield client, error
+    with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog:
+        for client, content in contents.items():
+            left = over - time.time()
+            if left <= 0:
+                yield client, "timeout"
+                continue
+            watchdog.watch()
+            try:
+                with time_limit(min(limit, left)):
+                    reply = train(_message_for(client, message, content), _context_for(client, context))
+                yield client, reply.content if reply.has_content() else str(reply.error.reason)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit and a cut-off included
+                yield client, error
 
 
 def _in_users_process(context: Context) -> bool:

@@ -19,23 +19,41 @@ class CutOff(BaseException):
     """A client took too long. Not an `Exception`, so that no client's own handler swallows it."""
 
 
-@contextmanager
-def time_limit(seconds: float, mortal: bool) -> Iterator[None]:
-    """Raise CutOff in the block after `seconds`; `mortal`: end this process if not even that helps.
+class Watchdog:
+    """Ends this process when a client has hung for `limit` seconds where no exception reaches it.
 
-    Signals reach a process's main thread only: elsewhere the second means is the only one.
+    To set it takes as long as a small client (a thread is made for it), so that it is set again only after a while:
+    whoever comes in between has a little less grace.
     """
-    if mortal:
-        faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
-    try:
-        if threading.current_thread() is threading.main_thread():
-            with _alarm(seconds):
-                yield
-        else:
-            yield
-    finally:
-        if mortal:
+
+    def __init__(self, limit: float, mortal: bool) -> None:
+        """`mortal`: this process may be ended; a user's own may not."""
+        self.limit, self.mortal = limit, mortal
+        self._set_at: float | None = None
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._set_at is not None:
             faulthandler.cancel_dump_traceback_later()
+
+    def watch(self) -> None:
+        """Another client begins."""
+        now = time.monotonic()
+        if self.mortal and (self._set_at is None or now - self._set_at > GRACE / 2):
+            faulthandler.dump_traceback_later(self.limit + GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
+            self._set_at = now
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise CutOff in the block after `seconds`. Signals reach a process's main thread only: elsewhere, do nothing."""
+    if threading.current_thread() is threading.main_thread():
+        with _alarm(seconds):
+            yield
+    else:
+        yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from client.limits import CutOff, time_limit
 
 def test_whoever_is_in_time_notices_nothing() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with time_limit(60, mortal=False):
+    with time_limit(60):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -27,7 +27,7 @@ def test_a_hang_is_cut_off_even_where_exceptions_are_swallowed() -> None:
             with contextlib.suppress(Exception):
                 time.sleep(100)
 
-    with pytest.raises(CutOff, match=r"cut off after 0\.2 s"), time_limit(0.2, mortal=False):
+    with pytest.raises(CutOff, match=r"cut off after 0\.2 s"), time_limit(0.2):
         stubborn()
 
 
@@ -36,10 +36,10 @@ def test_an_alarm_that_was_set_before_still_rings() -> None:
     handler = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     left, interval = signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        with pytest.raises(CutOff), time_limit(0.1, mortal=False):
+        with pytest.raises(CutOff), time_limit(0.1):
             time.sleep(5)
         assert not rung and 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 0.3
-        with time_limit(5, mortal=False):
+        with time_limit(5):
             time.sleep(0.4)
         time.sleep(0.1)
         assert rung == [signal.SIGALRM]
@@ -52,7 +52,7 @@ def test_other_threads_are_let_alone() -> None:
     done: list[bool] = []
 
     def work() -> None:
-        with time_limit(0.05, mortal=False):
+        with time_limit(0.05):
             time.sleep(0.2)
         done.append(True)
 
@@ -65,7 +65,8 @@ def test_other_threads_are_let_alone() -> None:
 STUCK = """
 import ctypes, client.limits as limits
 limits.GRACE = 0.2
-with limits.time_limit(0.2, mortal=True):
+with limits.Watchdog(0.2, mortal=True) as watchdog:
+    watchdog.watch()
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
@@ -76,3 +77,18 @@ def test_a_hang_in_native_code_ends_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Timeout" in done.stderr and "time_limit" not in done.stdout
+
+
+def test_a_watchdog_leaves_those_alone_who_are_in_time() -> None:
+    code = """
+import time, client.limits as limits
+limits.GRACE = 0.4
+for mortal in (True, False):
+    with limits.Watchdog(0.2, mortal) as watchdog:
+        for _ in range(6):
+            watchdog.watch()
+            time.sleep(0.15)
+time.sleep(1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
