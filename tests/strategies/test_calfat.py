@@ -49,7 +49,7 @@ def make_round(ids: tuple[int, ...], d: int, **more: Any) -> Round:
         more.pop("lr", 0.1),
         None,
         more.pop("memory", {}),
-        torch.tensor(examples, dtype=torch.float64),
+        examples=torch.tensor(examples, dtype=torch.float64),
         **more,
     )
 
