@@ -22,7 +22,7 @@ from exchange.runfolder import RunFolder, read_json
 from server.environment import app_hash
 from tests import federations
 from thistle.engines.keeper import MARK, sweep
-from thistle.engines.superlink import _free_port
+from thistle.engines.superlink import free_port
 from thistle.rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ class Link:
     """A SuperLink in simulation mode, as somebody would start it in a terminal."""
 
     def __init__(self, home: Path) -> None:
-        self.port, self.session = _free_port(), uuid4().hex
+        self.port, self.session = free_port(), uuid4().hex
         self.environment = {
             **os.environ,
             MARK: self.session,

@@ -13,11 +13,8 @@ import pytest
 from exchange.runfolder import RunFolder, read_lines
 from tests.federations import model_sha, rounds, run, tiny
 from tests.server.test_hostile import TamperedGrid
+from tests.thistle.staged import run_staged
 from tests.thistle.test_cli import QUICK, start, thistle
-from thistle.engines.ray import run_on_ray
-from thistle.engines.superlink import APP, PrivateSuperLink
-from thistle.progress import RunProgress
-from thistle.staging import stage_app
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -150,16 +147,7 @@ def test_hostile_replies_through_real_workers(tmp_path: Path) -> None:
     experiment = tiny(tmp_path, "hostile", **everybody)
     failing = tiny(tmp_path, "failing", **everybody)
     reference = run(failing, TamperedGrid(failing, lambda number, reply: "gone"))
-    folder = RunFolder(tmp_path / "hostile")
-    folder.create()
-    with PrivateSuperLink() as link, RunProgress(folder, 3, quiet=True) as progress:
-        app = stage_app(link.home / APP)
-        (app / "client" / "tampered.py").write_text(TAMPERED)
-        project = app / "pyproject.toml"
-        project.write_text(project.read_text().replace("client.app:app", "client.tampered:app"))
-        link.app = app
-        link.wait_until_ready()
-        run_on_ray(link, experiment, folder, progress)
+    folder = run_staged(experiment, TAMPERED)
     verdicts = [line for line in read_lines(folder.verdicts) if line["client"] == 5]
     assert [line["verdict"] for line in verdicts] == ["rejected", "rejected", "failed"]
     assert [line["reason"].partition(":")[0] for line in verdicts] == ["not finite", "encoding", "failed"]

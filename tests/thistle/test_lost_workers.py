@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +15,8 @@ import pytest
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json, read_lines
 from tests.federations import model_sha, rounds, run, tiny
+from tests.thistle.staged import run_staged
 from thistle.engines.keeper import MARK
-from thistle.engines.ray import run_on_ray
-from thistle.engines.superlink import APP, PrivateSuperLink
-from thistle.progress import RunProgress
-from thistle.staging import stage_app
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -82,19 +78,7 @@ def run_faulty(
     experiment: Experiment, faults: dict[int, dict[int, str]], trouble: Callable[[RunFolder, str], None] | None = None
 ) -> RunFolder:
     """Run it on Ray with these faults, and with somebody who makes trouble from outside."""
-    folder = RunFolder(Path(experiment.run.out) / experiment.run.name)
-    folder.create()
-    with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
-        app = stage_app(link.home / APP)
-        (app / "client" / "faulty.py").write_text(FAULTY.replace("FAULTS = {}", f"FAULTS = {faults}"))
-        project = app / "pyproject.toml"
-        project.write_text(project.read_text().replace("client.app:app", "client.faulty:app"))
-        link.app = app
-        link.wait_until_ready()
-        if trouble:
-            threading.Thread(target=trouble, args=(folder, link.session), daemon=True).start()
-        run_on_ray(link, experiment, folder, progress)
-    return folder
+    return run_staged(experiment, FAULTY.replace("FAULTS = {}", f"FAULTS = {faults}"), trouble)
 
 
 def workers(session: str) -> list[psutil.Process]:

@@ -1,0 +1,35 @@
+"""Runs on real Ray workers with another ClientApp than ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder
+from thistle.engines.ray import run_on_ray
+from thistle.engines.superlink import APP, PrivateSuperLink
+from thistle.progress import RunProgress
+from thistle.staging import stage_app
+
+
+def run_staged(
+    experiment: Experiment, source: str, trouble: Callable[[RunFolder, str], None] | None = None
+) -> RunFolder:
+    """Run it with the module `source` in place of client.app; `trouble(folder, session)` goes on meanwhile.
+
+    The app's functions must be the module's own: Flower sends workers the functions by their names.
+    """
+    folder = RunFolder(Path(experiment.run.out) / experiment.run.name)
+    folder.create()
+    with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
+        link.app = stage_app(link.home / APP)
+        (link.app / "client" / "staged.py").write_text(source)
+        project = link.app / "pyproject.toml"
+        project.write_text(project.read_text().replace("client.app:app", "client.staged:app"))
+        link.wait_until_ready()
+        if trouble:
+            threading.Thread(target=trouble, args=(folder, link.session), daemon=True).start()
+        run_on_ray(link, experiment, folder, progress)
+    return folder
