@@ -29,6 +29,7 @@ from benchmarks.round_plan import (  # noqa: E402
     load_arrays,
 )
 from exchange import settings  # noqa: E402
+from exchange.memory import keep_freed_memory  # noqa: E402
 from exchange.randomness import torch_rng  # noqa: E402
 from tasks.dataset import Images  # noqa: E402
 from tasks.models import build_model  # noqa: E402
@@ -44,6 +45,7 @@ def network() -> nn.Module:
 def work(folder: Path, pipe: Connection, sent: Tensor, results: Tensor) -> None:
     """A worker: for each (row, client) of a round, train from `sent` and leave the model in that row."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     pixels, labels, shares = load_arrays(folder)
     model, cpu = network(), torch.device("cpu")
     parameters = list(model.parameters())
@@ -76,6 +78,7 @@ def _store(parameters: list[nn.Parameter], vector: Tensor) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
+    keep_freed_memory()
     gate = Gate()
     parameters = list(network().parameters())
     sent = torch.empty(sum(parameter.numel() for parameter in parameters)).share_memory_()

@@ -24,10 +24,12 @@ from client.terms import local_terms
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
+from exchange.memory import keep_freed_memory
 from exchange.records import CONFIG, config_of
 from exchange.settings import Value
 from tasks.training import pick_device
 
+keep_freed_memory()
 workers.repair()
 
 app = ClientApp()

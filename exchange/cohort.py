@@ -48,7 +48,8 @@ def unpack_request(content: RecordDict) -> dict[int, RecordDict]:
             own.setdefault(client, {})[name] = record
         elif key != RECORD:
             shared[key] = record
-    return {client: RecordDict({**shared, **own.get(str(client), {})}) for client in ids}
+    plain = RecordDict(shared)
+    return {c: RecordDict({**shared, **own[str(c)]}) if str(c) in own else plain for c in ids}
 
 
 def pack_replies(replies: Iterable[tuple[int, RecordDict | BaseException | str]]) -> RecordDict:

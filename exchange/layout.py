@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -34,13 +35,18 @@ class Entry:
     dtype: torch.dtype
     trained: bool
 
-    @property
+    @cached_property
     def size(self) -> int:
         return prod(self.shape)
 
-    @property
+    @cached_property
     def numpy_dtype(self) -> np.dtype:
         return torch.empty(0, dtype=self.dtype).numpy().dtype
+
+    @cached_property
+    def declared(self) -> str:
+        """Its type as Flower writes it."""
+        return str(self.numpy_dtype)
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,11 @@ class Layout:
             )
         )
 
-    @property
+    @cached_property
     def trained(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.trained]
 
-    @property
+    @cached_property
     def buffers(self) -> list[Entry]:
         return [entry for entry in self.entries if not entry.trained]
 

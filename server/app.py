@@ -16,12 +16,14 @@ from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
 from exchange.errors import UserError
 from exchange.experiment import Experiment
+from exchange.memory import keep_freed_memory
 from exchange.runfolder import RunFolder
 from exchange.text import last_line
 from server.federation import Federation
 from strategies.table import needs_server_data, resolve
 from tasks.task import prepare_task
 
+keep_freed_memory()
 app = ServerApp()
 logger = logging.getLogger("thistle")
 

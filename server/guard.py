@@ -66,7 +66,7 @@ class Guard:
         """
         model = Sent.of(sent, self.layout)
         caps = {client: self.max_examples(client) for client in sorted(set(asked))}
-        inspection = Inspection()
+        inspection, envelope = Inspection(), Message(RecordDict(), 0, TRAIN, group_id=group_id)
         mails = _sort(replies, caps, group_id, inspection.strays)
         for client, cap in caps.items():
             verdict = Verdict(client, "accepted")
@@ -81,7 +81,7 @@ class Guard:
                 reason = printable(f"records: {type(error).__name__}: {error}")
                 verdict = Verdict(client, "rejected", step="guard", reason=reason)
             else:
-                inspection.accepted.append(_reply(client, rebuilt, group_id))
+                inspection.accepted.append(_reply(client, rebuilt, envelope))
                 inspection.num_bytes += record_bytes([arrays_of(mails[client].current[0])])
             inspection.verdicts.append(verdict)
         return inspection
@@ -130,7 +130,7 @@ def _failure(error: Error) -> str:
     return reason if reason in ("timeout", "busy") else f"failed: {reason}"
 
 
-def _reply(client: int, content: RecordDict, group_id: str) -> Message:
+def _reply(client: int, content: RecordDict, envelope: Message) -> Message:
     """A message of our own making: nothing of the sender's is in it but what was checked."""
-    request = Message(RecordDict(), dst_node_id=client, message_type=TRAIN, group_id=group_id)
-    return Message(content, reply_to=request)
+    envelope.metadata.dst_node_id = client
+    return Message(content, reply_to=envelope)

@@ -63,7 +63,7 @@ def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
 
 def keep(array: Array, entry: Entry) -> Array:
     """The checked array's own bytes, declared as the model declares them."""
-    return Array(str(entry.numpy_dtype), entry.shape, NUMPY, array.data)
+    return Array(entry.declared, entry.shape, NUMPY, array.data)
 
 
 def check_keys(record: ArrayRecord, entries: Sequence[Entry]) -> None:
