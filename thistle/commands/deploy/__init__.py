@@ -1,0 +1,13 @@
+"""`thistle deploy`: a federation of real processes, on one machine or on many."""
+
+from __future__ import annotations
+
+import typer
+
+from thistle.commands.deploy import local, node, server, submit
+
+app = typer.Typer(no_args_is_help=True, help="A federation of real processes, on one machine or on many.")
+app.command("local")(local.local)
+app.command("server")(server.server)
+app.command("node")(node.node)
+app.command("submit")(submit.submit)
