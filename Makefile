@@ -1,5 +1,6 @@
 # make demo   the main job from nothing          make test   the tests
 # make lint   ruff and mypy                      make bench  the benchmarks
+# make test-deploy   the tests that start federations of real processes
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -8,6 +9,9 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+test-deploy: $(VENV)/.ready
+	$(BIN)/python -m pytest -m deploy tests/deploy
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -29,4 +33,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-deploy lint bench clean

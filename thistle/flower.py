@@ -50,6 +50,7 @@ def write_connection(home: Path, address: str, ca: Path | None = None) -> None:
 def flower_environment(home: Path) -> dict[str, str]:
     """Private home, one thread a process, nothing sent or fetched, no proxy between processes of one machine."""
     cache = os.environ.get("THISTLE_CACHE", "")
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1,localhost"]))
     return {
         **os.environ,
         "THISTLE_CACHE": os.path.abspath(os.path.expanduser(cache)) if cache else "",
@@ -60,8 +61,8 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "OMP_NUM_THREADS": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
+        "NO_PROXY": direct,
+        "no_proxy": direct,
         "PYTHONUNBUFFERED": "1",
     }
 

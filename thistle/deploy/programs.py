@@ -8,6 +8,7 @@ from pathlib import Path
 
 from server.hosts import BINDINGS
 from thistle.deploy.health import grpc_serving
+from thistle.deploy.reasons import explain
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.flower import flower_environment, free_port, tool
@@ -55,6 +56,7 @@ def supernode(
     apart = ["--isolation", "process", "--superexec-auth-secret-file", str(state.secret())]
     command = [tool("flower-supernode"), *secure, *known, *where, *apart, "--node-config", config]
     node = _service(name, state, command, health)
+    node.sign, node.explain = "SuperNode ID", explain
     return [node, _superexec(f"{name}-superexec", state, port, None, node, {})]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from exchange.text import last_line
+
 REASONS = (
     (
         "code: 2004",
@@ -19,6 +21,6 @@ REASONS = (
 )
 
 
-def explain(words: str) -> str:
-    """Plain words, where these are known."""
-    return next((plain for sign, plain in REASONS if sign in words), words)
+def explain(log: str) -> str:
+    """Plain words, where these are known; else the log's own last line."""
+    return next((plain for sign, plain in REASONS if sign in log), last_line(log))

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from exchange.text import last_line
 
 LEASH = Path(__file__).with_name("leash.py")
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 20.0
-"""Seconds before a process is started again: doubled with each death, forgotten after a long life."""
+PAUSES = (1.0, 2.0, 4.0, *[5.0] * 12, 30.0)
+"""Seconds before a process is started again, death by death: often for the minute in which a SuperLink refuses a
+node that was killed, then less so. Forgotten after a long life."""
 LONG_LIFE = 60.0
 START = 120.0
 """Seconds that a process has until it answers for the first time."""
@@ -48,14 +49,17 @@ class Service:
     """Whether it has answered since it was started."""
     on_hold: bool = False
     """Not to run for the time being."""
-    longest_pause: float = LONGEST_PAUSE
-    explain: Callable[[str], str] = str
-    """What its last words mean."""
+    sign: str = ""
+    """What its log says once it has begun its work: with that and an answer to the probe, it is up."""
+    explain: Callable[[str], str] = last_line
+    """What a log means that ended badly."""
     deaths: int = 0
     _started: float = 0.0
     _probed: float = 0.0
     _silent: int = 0
-    _not_before: float = field(default=0.0)
+    _not_before: float = 0.0
+    _log_from: int = 0
+    _reason: str = ""
 
     @property
     def shown(self) -> str:
@@ -74,11 +78,12 @@ class Service:
             return []
         code = self.process.poll()
         if code is not None:
-            return [self._died(f"ended with {code}")]
+            return self._died(f"ended with {code}")
         return self._listen(now)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self._log_from = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *self.command],
                 env=dict(self.environment),
@@ -95,35 +100,37 @@ class Service:
         """Probe it: often until it answers, then now and then."""
         if self.probe is None or now - self._probed < (PROBE_EVERY if self.ready else 0.2):
             return []
-        answers = self.probe()
+        answers = self.probe() and (self.ready or self.sign in self.said())
         self._probed = time.monotonic()
         if answers:
             said = [] if self.ready else [f"{self.name} is up"]
-            self.ready, self._silent = True, 0
+            self.ready, self._silent, self._reason = True, 0, ""
             return said
         self._silent += 1
         too_quiet = self._silent >= DEAF if self.ready else now - self._started > START
         if not too_quiet:
             return []
         self.end(0.0)
-        return [self._died("did not answer, and was ended")]
+        return self._died("did not answer, and was ended")
 
-    def _died(self, how: str) -> str:
+    def _died(self, how: str) -> list[str]:
+        """It will be started again after a pause; the same reason is not told twice."""
         lived = time.monotonic() - self._started
         self.deaths = 1 if lived > LONG_LIFE else self.deaths + 1
-        pause = min(FIRST_PAUSE * 2 ** min(self.deaths - 1, 10), self.longest_pause)
+        pause = PAUSES[min(self.deaths, len(PAUSES)) - 1]
         self._not_before = time.monotonic() + pause
         self.end(0.0)
-        return f"{self.name} {how} ({self.explain(self.last_words())}); starts again in {pause:.0f} s"
+        before, self._reason = self._reason, f"{self.name} {how} ({self.explain(self.said())})"
+        return [] if self._reason == before else [f"{self._reason}; starts again in {pause:.0f} s, and so on"]
 
-    def last_words(self) -> str:
-        """The last line of its log that says something."""
+    def said(self) -> str:
+        """Its log since it was started: the end of it, if that is long."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 8192))
-                return last_line(file.read().decode("utf-8", "replace"), 160)
+                file.seek(max(self._log_from, self.log.stat().st_size - 20_000))
+                return file.read().decode("utf-8", "replace")
         except OSError:
-            return "no log"
+            return ""
 
     def ask_to_end(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -12,13 +12,9 @@ import typer
 from exchange.errors import UserError
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import supernode
-from thistle.deploy.reasons import explain
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.screen import say
-
-OFTEN = 5.0
-"""Seconds, at most, between two tries: the server refuses a node that was killed until its old session is over."""
 
 
 def node(
@@ -51,7 +47,6 @@ def node(
     place.create()
     with place.held():
         services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key")
-        services[0].longest_pause, services[0].explain = OFTEN, explain
         place.tell({"server": server, "services": {service.name: service.health for service in services}})
         with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
             supervisor.run(lambda: say(f"the node {name} is up"))
