@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -32,8 +32,8 @@ def make(folder: Path, name: str = "one", code: str = "import time; time.sleep(6
 
 
 @pytest.fixture
-def said() -> Iterator[list[str]]:
-    yield []
+def said() -> list[str]:
+    return []
 
 
 def until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
