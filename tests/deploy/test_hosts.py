@@ -21,7 +21,7 @@ address, port, ca, path = sys.argv[1:]
 try:
     trust = ssl.create_default_context(cafile=ca)
     connection = http.client.HTTPSConnection(address, int(port), timeout=20, context=trust)
-    connection.request("POST", path, body=b"", headers={"Content-Type": "application/x-protobuf"})
+    connection.request("POST", path, body=b"", headers={"Content-Type": "application/protobuf"})
     print(connection.getresponse().status)
 except OSError as error:
     print(type(error).__name__)

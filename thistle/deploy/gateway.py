@@ -6,12 +6,14 @@ credential: only this keeps them from the network.
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.runfolder import write_atomically
+from thistle.deploy.doctor import versions
 from thistle.deploy.health import accepts
 from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
@@ -77,6 +79,7 @@ http {{
       proxy_ssl_name localhost;
       proxy_ssl_server_name on;
     }}
+    location = /thistle {{ default_type application/json; return 200 '{versions}'; }}
     location / {{ return 404; }}
   }}
 }}
@@ -108,6 +111,7 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
         connections=CONNECTIONS,
         requests=REQUESTS,
         burst=2 * REQUESTS,
+        versions=json.dumps(versions()),
     )
     configuration = folder / "nginx.conf"
     write_atomically(configuration, text.encode())
