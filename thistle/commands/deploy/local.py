@@ -82,4 +82,5 @@ def _empty(state: State) -> None:
 
 def _welcome(count: int, clients: int) -> str:
     fitting = f" --set task.clients={clients}" if clients not in (0, 50) else ""
-    return f"{count} nodes are up. In another terminal: thistle deploy submit digits-clean{fitting}  (Ctrl-C ends this)"
+    submit = f"thistle deploy submit digits-clean --set rounds=10{fitting}"
+    return f"{count} nodes are up. In another terminal: {submit}  (Ctrl-C ends this)"

@@ -1,4 +1,4 @@
-"""`thistle deploy submit`: run an experiment on the federation of this machine's server."""
+"""`thistle deploy submit` and `resume`: run an experiment on the federation of this machine's server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Annotated
 import tomli_w
 import typer
 
+from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, nest
+from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
+from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
 from thistle.engines.superlink import APP
 from thistle.experiments import make_experiment
@@ -41,10 +44,24 @@ def submit(
     experiment = _for_server(experiment, server, bool(name), out, nodes)
     if experiment.attack.kind != "none" and not quiet:
         say("attack.*: real nodes do not take orders from an experiment; who attacks, its node's --role says")
-    flwr = Flwr(flower_environment(server.home))
-    with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
-        code = _run(flwr, experiment, Path(scratch), quiet)
-    raise typer.Exit(code)
+    raise typer.Exit(_carry_out(server, experiment, quiet))
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name on the server, or its folder.")],
+    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Continue a run after its last checkpoint, on the federation as it is now."""
+    server = running_server(state)
+    folder = find_run(run, str(server.runs))
+    if folder.get_status().get("status") == "finished":
+        raise UserError(f"{folder.path}: this run is finished")
+    if folder.is_held():
+        raise UserError(f"{folder.path}: this run is still going on")
+    flat = folder.load_experiment().flat()
+    flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
+    raise typer.Exit(_carry_out(server, Experiment.of(flat), quiet))
 
 
 def _for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
@@ -52,6 +69,15 @@ def _for_server(experiment: Experiment, server: State, named: bool, out: str, no
     name = experiment.run.name if named else f"{experiment.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     flat = experiment.flat() | {"run.name": name, "run.out": out or str(server.runs), "runtime.workers": nodes}
     return Experiment.of(flat)
+
+
+def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
+    """The exit code."""
+    flwr = Flwr(flower_environment(server.home))
+    if not quiet and not any(node["status"] == "online" for node in listed(flwr)):
+        say("no node is online yet: the run waits for the first")
+    with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
+        return _run(flwr, experiment, Path(scratch), quiet)
 
 
 def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
@@ -73,6 +99,7 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
             raise EngineError(f"the run is {status}")
     except EngineError as error:
         complain(f"{error}; {_where(follower, experiment)}")
+        complain(f"continue with: thistle deploy resume {experiment.run.name}")
         return 1
     except KeyboardInterrupt:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with: flwr stop {run_id} {NAME}")
