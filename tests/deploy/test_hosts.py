@@ -37,7 +37,7 @@ def ask(host: str, address: str, port: int, ca: Path, path: str) -> str:
 def test_three_hosts(tmp_path: Path) -> None:
     if not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
         pytest.skip("nginx is not installed")
-    experiment = write_experiment(tmp_path / "digits.toml", rounds=3)
+    experiment = write_experiment(tmp_path / "digits.toml", rounds=10)
     pki = tmp_path / "pki"
     with hosts("a", "b", "c") as addresses, stopped_at_the_end([]) as running:
         (a, address), (b, _), (c, _) = addresses.items()
