@@ -49,3 +49,8 @@ def test_a_local_federation_gives_the_model_of_the_inline_run_and_survives_its_p
         status = thistle("deploy", "status", state=state)
         assert status.returncode == 0, status.stdout
         assert "finished:completed" in status.stdout and "no answer" not in status.stdout
+        in_use = thistle("deploy", "clean", state=state)
+        assert in_use.returncode == 0 and "in use" in in_use.stderr
+    cleaned = thistle("deploy", "clean", state=state)
+    assert cleaned.returncode == 0 and "state.db" in cleaned.stdout, cleaned.stderr
+    assert not (state / "local" / "flwr" / "apps").exists() and folder.is_dir()

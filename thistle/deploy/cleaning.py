@@ -1,6 +1,6 @@
 """What runs leave behind in a state: installed copies of the app, logs, rows of Flower's database.
 
-The one file that knows the tables of that database; tests/deploy/test_clean.py notices an upgrade.
+The one file that knows the tables of that database; tests/deploy/test_local.py notices an upgrade.
 """
 
 from __future__ import annotations

@@ -22,9 +22,6 @@ from exchange.text import last_line
 from thistle.flower import NAME, EngineError, Flwr, tool
 from thistle.progress import RunProgress
 
-ASK = 5.0
-"""Seconds between two questions about a run's status while its log says nothing."""
-
 
 class Ear:
     """Flower's log of a run, line by line, as it comes; opened again when the stream breaks."""
