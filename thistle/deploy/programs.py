@@ -42,6 +42,7 @@ def superlink(state: State, port: int, files: ServerFiles | None) -> Service:
 def server_superexec(state: State, port: int, files: ServerFiles | None, link: Service) -> Service:
     """What starts ServerApps; these learn from it which clients belong to which node."""
     bound = {BINDINGS: str(state.bindings)} if files is not None else {}
+    bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
     return _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
 
 
