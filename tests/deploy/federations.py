@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600.0
 """Seconds within which anything must happen, on a busy machine."""
 EXPERIMENT = {
-    "rounds": 3,
+    "rounds": 2,
     "task.clients": 6,
     "client.per-round": 6,
     "client.epochs": 1,

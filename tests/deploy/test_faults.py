@@ -50,7 +50,7 @@ def test_a_supernode_killed_in_mid_round_and_started_again_at_once(federation: S
 def test_the_network_is_gone(federation: Secure, seconds: int) -> None:
     """Half a minute is nothing. After a minute the round ends without the node; the next one waits for it, if told."""
     name = f"cable-{seconds}"
-    run = in_mid_round(federation, name, **{"client.min-replies": 6})
+    run = in_mid_round(federation, name, **{"rounds": 3, "client.min-replies": 6})
     federation.cable(federation.c, "down")
     try:
         time.sleep(seconds)
@@ -65,17 +65,16 @@ def test_one_http_500_from_the_gateway(federation: Secure) -> None:
     """Flower's node gives up for ever without ending: its supervisor notices, and starts it again."""
     three = federation.nodes["three"]
     ups = three.said().count("three is up")
-    run = federation.submit("http-500", **{"client.min-replies": 6})
+    run = federation.submit("http-500", **{"rounds": 3, "client.min-replies": 6})
     run.wait_for("round 1")
     gateway = federation.state / "gateway"
     configuration, log = gateway / "nginx.conf", gateway / "access.log"
-    usual, address = configuration.read_text(), federation.addresses[federation.c]
-    broken = usual.replace(
-        "      proxy_pass", f"      if ($remote_addr = {address}) {{ return 500; }}\n      proxy_pass"
-    )
+    usual, asked = configuration.read_text(), f"{federation.addresses[federation.c]}/v1/fleet/pull-messages"
+    fault = f'set $asked "$remote_addr$uri"; if ($asked = "{asked}") {{ return 500; }}'
+    broken, before = usual.replace("error_page 500 =503 @again;", fault), log.read_text().count(" 500 ")
     assert broken != usual
     _reload(gateway, broken)
-    while " 500 " not in log.read_text():
+    while log.read_text().count(" 500 ") == before:
         time.sleep(0.1)
     _reload(gateway, usual)
     three.wait_for("three did not answer, and was ended")
