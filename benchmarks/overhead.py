@@ -28,7 +28,8 @@ from benchmarks.round import ENDLESS, ended_by_signals  # noqa: E402
 from benchmarks.round_contenders import Flowered, submit_app  # noqa: E402
 from exchange.experiment import Experiment  # noqa: E402
 from exchange.runfolder import read_lines  # noqa: E402
-from thistle.engines.superlink import APP, EngineError, PrivateSuperLink  # noqa: E402
+from thistle.engines.superlink import APP, PrivateSuperLink  # noqa: E402
+from thistle.flower import EngineError  # noqa: E402
 from thistle.staging import stage_app  # noqa: E402
 
 FLOATS = 25_000

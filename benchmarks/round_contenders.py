@@ -27,7 +27,8 @@ import tomli_w
 from benchmarks.kernels import ONE_THREAD
 from exchange.runfolder import nest, read_lines
 from thistle.engines.keeper import marked
-from thistle.engines.superlink import EngineError, PrivateSuperLink
+from thistle.engines.superlink import PrivateSuperLink
+from thistle.flower import EngineError
 
 LOOK = 0.02
 """Seconds between two looks at a file."""

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from attacks.roles import SIMULATED, node_orders, orders
 from client import calibrated, honest, malicious, workers
-from client.data import find_share
+from client.data import OWN, find_share
 from client.limits import Watchdog, time_limit
 from client.terms import local_terms
 from client.work import cached_model, experiment_of
@@ -57,6 +57,7 @@ def ping(message: Message, context: Context) -> Message:
             "device": str(device),
             "name": platform.node(),
             "ray-node": workers.ray_node(),
+            "data": "own" if OWN in context.node_config else "",
             "clients": str(context.node_config.get("clients", "")),
         }
     )

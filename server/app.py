@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -14,12 +14,14 @@ from flwr.serverapp import Grid, ServerApp
 
 from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
+from exchange.announce import announce
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.memory import keep_freed_memory
 from exchange.runfolder import RunFolder
-from exchange.text import last_line
+from exchange.text import last_line, printable
 from server.federation import Federation
+from server.remote import RemoteGrid, is_deployed, sit_out_errors
 from strategies.table import needs_server_data, resolve
 from tasks.task import prepare_task
 
@@ -33,22 +35,55 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment that Flower's run config describes."""
     torch.set_num_threads(1)
     gc.freeze()  # Flower's strategies collect garbage in every round: let them look at what is new only
-    experiment = resolve(Experiment.of(context.run_config))
-    folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
-    folder.create(again=experiment.run.resume)
-    with folder.held(), _log_to(folder):
-        folder.set_status("starting")
-        folder.save_experiment(experiment)
-        try:
-            task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
-            check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
-            check_evaluation(experiment.evaluate)
-            Federation(experiment, task, folder, grid).run()
-        except Exception as error:
-            shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")
-            logger.error("%s", shown, exc_info=not isinstance(error, UserError))
-            folder.set_status("failed", message=shown)
-            raise
+    deployed = is_deployed(grid)
+    if deployed:
+        sit_out_errors()
+    with _aloud() if deployed else nullcontext():
+        experiment = resolve(Experiment.of(context.run_config))
+        folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
+        folder.create(again=experiment.run.resume)
+        with folder.held(), _log_to(folder):
+            _run(experiment, folder, RemoteGrid(grid) if deployed else grid, deployed)
+
+
+def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) -> None:
+    """In its folder, which says how it ends."""
+    folder.set_status("starting")
+    folder.save_experiment(experiment)
+    if deployed:
+        announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
+    try:
+        task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
+        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_evaluation(experiment.evaluate)
+        Federation(experiment, task, folder, grid, deployed).run()
+    except Exception as error:
+        shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")
+        logger.error("%s", shown, exc_info=not isinstance(error, UserError))
+        folder.set_status("failed", message=shown)
+        raise
+
+
+@contextmanager
+def _aloud() -> Iterator[None]:
+    """Whoever submitted this run hears its warnings and its end; everything else is said where it happens."""
+    handler = Herald(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    except Exception as error:
+        announce("failed", message=last_line(str(error) or type(error).__name__), user=isinstance(error, UserError))
+        raise
+    finally:
+        logger.removeHandler(handler)
+
+
+class Herald(logging.Handler):
+    """Announces what is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.ERROR:  # an error ends the run, and is announced as its end
+            announce("warning", text=printable(record.getMessage(), 400))
 
 
 @contextmanager

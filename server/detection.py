@@ -13,6 +13,8 @@ from exchange.experiment import Experiment
 from exchange.verdict import Verdict
 
 EXCLUDED = ("filtered", "rejected")
+UNKNOWN: dict[str, object] = {"malicious": None, "kind": None, "start": None, "stop": None}
+"""truth.json of a deployed federation."""
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save_file
 
+from exchange.announce import announce
 from exchange.experiment import Experiment
 from exchange.factors import asked_rank
 from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
 from exchange.records import config_of, metrics_of
-from exchange.runfolder import RunFolder, write_json
+from exchange.runfolder import RunFolder, read_json, write_json
 from exchange.settings import learning_rate
 from exchange.text import last_line
 from exchange.verdict import Verdict
 from server.casting import cast_aggregate
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from server.detection import Truth
+from server.detection import UNKNOWN, Truth
 from server.environment import environment
 from server.evaluation import Evaluation
 from server.grid import CohortGrid
@@ -54,9 +55,12 @@ SAME = ("torch", "machine", "device")
 class Federation:
     """One experiment, from its first (or last checkpointed) round to its final model."""
 
-    def __init__(self, experiment: Experiment, task: Task, folder: RunFolder, inner: Grid) -> None:
+    def __init__(
+        self, experiment: Experiment, task: Task, folder: RunFolder, inner: Grid, deployed: bool = False
+    ) -> None:
+        """`deployed`: the hosts are real nodes, of which nobody here knows which ones are malicious."""
         self.experiment = experiment
-        self.folder = folder
+        self.folder, self.deployed = folder, deployed
         device = pick_device(experiment.runtime.device)
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
@@ -64,23 +68,30 @@ class Federation:
         """What a node with data of its own must know of the task."""
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device))
         self.strategy: Strategy = make_strategy(experiment, task, self.layout)
-        cap = experiment.client.max_examples
-        self.guard = Guard(self.layout, task.classes, lambda client: min(cap, task.partition.size(client)))
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
+        cap = experiment.client.max_examples
+        self.guard = Guard(
+            self.layout,
+            task.classes,
+            lambda client: cap if hosts.has_own_data(client) else min(cap, task.partition.size(client)),
+        )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
-        self.truth = Truth(experiment)
+        self.truth = None if deployed else Truth(experiment)
         self._failure_shown = False
 
     def run(self) -> None:
         """All rounds that are still to come, then the final files."""
+        self.folder.check_room(record_bytes([self.arrays]))
         done = self._restore()
         recorder = Recorder(self.folder, done)
         self._greet()
         for number in range(done + 1, self.experiment.rounds + 1):
             line, verdicts = self._round(number)
             recorder.record(line, verdicts)
+            if self.deployed:
+                announce("round", line=recorder.rounds[-1])
             self.grid.meanwhile.append(partial(save_checkpoint, self.folder.checkpoints, self._checkpoint(number)))
         self.grid.do_meanwhile()
         self._finish(recorder)
@@ -125,7 +136,7 @@ class Federation:
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["retried"] = self.grid.retried
-        line["detection"] = asdict(self.truth.score(number, verdicts))
+        line["detection"] = None if self.truth is None else asdict(self.truth.score(number, verdicts))
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):
@@ -210,8 +221,10 @@ class Federation:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model)
         summary = recorder.summary(self.experiment.evaluate.window)
         write_json(self.folder.summary, {"name": self.folder.path.name, **summary, "model_sha256": sha256(state)})
-        write_json(self.folder.truth, self.truth.document())
+        write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
         self.folder.set_status("finished")
+        if self.deployed:
+            announce("finished", summary=read_json(self.folder.summary))
 
 
 def _ranks(messages: list[Message]) -> dict[int, float]:

@@ -24,7 +24,10 @@ from exchange.text import printable
 logger = logging.getLogger("thistle")
 
 BINDINGS = "THISTLE_BINDINGS"
-"""In the server's environment: a JSON file {"<node id>": "0-9,12"}; only nodes in it are given clients."""
+"""In the server's environment: a JSON file {"<node id>": "0-9,12"}; only nodes in it are given clients.
+
+{"<node id>": {"clients": "0-9,12", "own-data": true}}: its clients' data is its own, so that nobody knows its size.
+"""
 LONGEST_CLAIM = 10_000
 NOBODY = -1
 
@@ -35,25 +38,41 @@ class Host:
 
     about: dict[str, str]
     claim: str
+    own_data: bool = False
+    """Whether its clients train on data of its own, and not on shares of the experiment's task."""
     present: bool = True
 
 
-def read_bindings() -> dict[int, str] | None:
+@dataclass(frozen=True)
+class Binding:
+    """What the administrator says of a node."""
+
+    clients: str
+    own_data: bool = False
+
+
+def read_bindings() -> dict[int, Binding] | None:
     """What the administrator bound to each node; None: nothing was, first come, first served."""
     path = os.environ.get(BINDINGS)
     if not path:
         return None
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {int(node): str(ids) for node, ids in document.items()}
-    except (OSError, ValueError, AttributeError) as error:
+        return {int(node): _binding(said) for node, said in document.items()}
+    except (OSError, ValueError, AttributeError, KeyError) as error:
         raise UserError(f"{BINDINGS} = {path}: cannot be read as {{node id: clients}}: {error}") from None
+
+
+def _binding(said: object) -> Binding:
+    if isinstance(said, Mapping):
+        return Binding(str(said["clients"]), said.get("own-data") is True)
+    return Binding(str(said))
 
 
 class Hosts:
     """Which host runs which of `clients` clients."""
 
-    def __init__(self, clients: int, most: int, bindings: Mapping[int, str] | None = None) -> None:
+    def __init__(self, clients: int, most: int, bindings: Mapping[int, Binding] | None = None) -> None:
         self.clients, self.most, self.bindings = clients, most, bindings
         self.members: dict[int, Host] = {}
         self._nodes: list[int] = []
@@ -68,10 +87,11 @@ class Hosts:
     def join(self, node: int, content: RecordDict) -> None:
         """Take a node in by its answer to a ping; UserError where the answer or the claim will not do."""
         about, claim = _read(content)
-        wanted = claim if self.bindings is None else self.bindings.get(node, "")
-        if wanted or not self.shared:
-            self._give(node, wanted)
-        self.members[node] = Host(about, wanted)
+        said = Binding(claim, about.get("data") == "own")
+        wanted = said if self.bindings is None else self.bindings.get(node, Binding(""))
+        if wanted.clients or not self.shared:
+            self._give(node, wanted.clients)
+        self.members[node] = Host(about, wanted.clients, wanted.own_data)
 
     def _give(self, node: int, text: str) -> None:
         ids = parse_ids("clients", text, self.clients, self.most)
@@ -112,6 +132,10 @@ class Hosts:
         """The node that runs this client, where each has one."""
         assert self._owner is not None and self._owner[client] != NOBODY
         return self._nodes[self._owner[client]]
+
+    def has_own_data(self, client: int) -> bool:
+        """Whether the size of this client's data is its node's word alone."""
+        return self._owner is not None and self._owner[client] != NOBODY and self.members[self.owner(client)].own_data
 
     def available(self, busy: Collection[int]) -> range | list[int]:
         """The clients whose host is present and not busy with an older round."""

@@ -50,13 +50,14 @@ class Recorder:
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
             **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},
-            "detection": self._detection().figures(),
+            "detection": self._detection(),
             **({"attack_success": successes[-1]} if successes else {}),
         }
 
-    def _detection(self) -> Score:
-        """Over all rounds: the lines hold each round's counts."""
-        return sum((Score(**line["detection"]) for line in self.rounds if "detection" in line), Score())
+    def _detection(self) -> dict[str, float | None] | None:
+        """Over all rounds: the lines hold each round's counts. None where nobody knows the truth."""
+        counts = [line["detection"] for line in self.rounds if "detection" in line]
+        return None if None in counts else sum((Score(**count) for count in counts), Score()).figures()
 
 
 def _finite(value: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from attacks.roles import NODE_KEYS as ATTACKING
+from client.terms import NODE_KEYS as CALIBRATED
 from exchange.experiment import KEYS
 from exchange.runfolder import read_json
 from strategies.table import COMMON
@@ -16,7 +18,14 @@ from tests.federations import rounds, run, tiny
 from thistle.experiments import preset_names
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/run-folder.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/deploy.md",
+    "docs/guide.md",
+    "docs/run-folder.md",
+    "docs/security.md",
+)
 
 
 def read(name: str) -> str:
@@ -92,7 +101,7 @@ def test_links_lead_somewhere(document: str) -> None:
 def test_commands_name_things_that_exist(document: str) -> None:
     text = read(document)
     for key in re.findall(r"--set ([a-z.-]+)=", text):
-        assert key in KEYS
+        assert key in KEYS or key in {*ATTACKING, *CALIBRATED}
     for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))

@@ -18,7 +18,7 @@ from thistle.rooms import use_rooms
 use_rooms()
 
 from exchange.errors import UserError  # noqa: E402
-from thistle.commands import compare, demo, evaluate, listing, resume, run  # noqa: E402
+from thistle.commands import certs, compare, demo, deploy, evaluate, listing, resume, run  # noqa: E402
 from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
@@ -50,6 +50,8 @@ app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("list")(listing.list_)
 app.command("demo")(demo.demo)
+app.command("certs")(certs.certs)
+app.add_typer(deploy.app, name="deploy")
 
 
 def main() -> None:

@@ -61,6 +61,8 @@ class Finished:
         if not any(line.get("accuracy") is not None for line in rounds):
             raise UserError(f"{folder.path}: no round in metrics.jsonl has an accuracy")
         truth, summary = read_json(folder.truth), read_json(folder.summary)
+        if truth["malicious"] is None:
+            raise UserError(f"{folder.path}: a deployed run, of which nobody knows who attacked: nothing to compare by")
         share = len(truth["malicious"]) / experiment.task.clients if experiment.attack.kind != "none" else 0.0
         return cls(folder, experiment, rounds, float(summary["final_accuracy"]), share)
 

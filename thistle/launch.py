@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json
-from thistle.engines.superlink import EngineError, PrivateSuperLink, check_address
+from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments import cores
+from thistle.flower import EngineError
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table
 
@@ -123,8 +124,8 @@ def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress
         watcher.join()
 
 
-def show_summary(folder: RunFolder) -> None:
-    """The result on stdout: a small table and where everything is."""
+def show_summary(folder: RunFolder, where: str = "") -> None:
+    """The result on stdout: a small table and where everything is (`where`, if that is not this folder)."""
     summary = read_json(folder.summary)
     rows = [
         ["final accuracy", f"{summary['final_accuracy']:.4f}"],
@@ -136,4 +137,4 @@ def show_summary(folder: RunFolder) -> None:
         ["model sha256", summary["model_sha256"][:16]],
     ]
     results.print(table("", ["", ""], rows))
-    results.print(f"run folder: {folder.path}", markup=False, soft_wrap=True)
+    results.print(f"run folder: {where or folder.path}", markup=False, soft_wrap=True)

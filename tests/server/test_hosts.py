@@ -122,3 +122,19 @@ def test_a_broken_bindings_file_ends_the_run_in_one_line(
     monkeypatch.setenv(BINDINGS, str(path))
     with pytest.raises(UserError, match=BINDINGS):
         read_bindings()
+
+
+def test_own_data_is_the_administrators_word_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = Hosts(4, 10)
+    free.join(1, answer("0-1", data="own"))
+    free.join(2, answer("2"))
+    assert [free.has_own_data(client) for client in range(4)] == [True, True, False, False]
+    path = tmp_path / "bindings.json"
+    path.write_text(json.dumps({"1": "0-1", "2": {"clients": "2", "own-data": True, "name": "two"}}))
+    monkeypatch.setenv(BINDINGS, str(path))
+    bound = Hosts(4, 10, read_bindings())
+    bound.join(1, answer(data="own"))
+    bound.join(2, answer())
+    assert [bound.has_own_data(client) for client in range(4)] == [False, False, True, False]

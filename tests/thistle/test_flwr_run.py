@@ -22,7 +22,7 @@ from exchange.runfolder import RunFolder, read_json
 from server.environment import app_hash
 from tests import federations
 from thistle.engines.keeper import MARK, sweep
-from thistle.engines.superlink import free_port
+from thistle.flower import free_port
 from thistle.rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]

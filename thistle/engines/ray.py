@@ -7,7 +7,8 @@ import time
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
 from exchange.text import last_line
-from thistle.engines.superlink import EngineError, PrivateSuperLink
+from thistle.engines.superlink import PrivateSuperLink
+from thistle.flower import EngineError
 from thistle.progress import RunProgress
 
 LOOK = 0.1

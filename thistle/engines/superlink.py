@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http
 import http.client
-import json
 import os
 import shutil
 import socket
@@ -22,9 +21,9 @@ from exchange.experiment import Experiment
 from exchange.runfolder import nest
 from exchange.text import last_line
 from thistle.engines.keeper import sweep
+from thistle.flower import EngineError, Flwr, flower_environment, free_port, tool, write_connection
 from thistle.staging import stage_app
 
-NAME = "thistle"
 APP = "thistle-fl"
 START = 60.0
 """Seconds within which a SuperLink must answer."""
@@ -34,10 +33,6 @@ _PRIVATE_RAY = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's way to say: loopback only
     "RAY_prestart_worker_first_driver": "0",  # Flower's workers want another environment than those
 }
-
-
-class EngineError(Exception):
-    """The machinery failed, not the experiment: shown as one line, exit code 1."""
 
 
 class PrivateSuperLink:
@@ -54,11 +49,11 @@ class PrivateSuperLink:
     def __enter__(self) -> PrivateSuperLink:
         self.port = free_port()
         address = f"127.0.0.1:{self.port}"
-        connection = {"superlink": {"default": NAME, NAME: {"address": address, "insecure": True}}}
-        (self.home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
+        write_connection(self.home, address)
         self.environment = _environment(self.home, self.ray_address)
+        self.flwr = Flwr(self.environment)
         command = [
-            _tool("flower-superlink"),
+            tool("flower-superlink"),
             "--insecure",
             "--simulation",
             "--host",
@@ -129,24 +124,11 @@ class PrivateSuperLink:
 
     def run_app(self, app: Path, config: Path, federation: str) -> str:
         """Hand any Flower app to Flower, with its run config and federation config; returns Flower's run id."""
-        answer = self._flwr("run", str(app), NAME, "-c", str(config), "--federation-config", federation)
-        if "run-id" not in answer:
-            raise EngineError(f"Flower refused the run: {last_line(str(answer.get('error-message') or answer))}")
-        return str(answer["run-id"])
+        return self.flwr.run(app, config, "--federation-config", federation)
 
     def status(self, run_id: str) -> tuple[str, str]:
-        """Flower's own word on a run: status and details. (`flwr run` exits 0 even when the run fails.)"""
-        runs = self._flwr("ls", NAME, "--run-id", run_id)["runs"]
-        return runs[0]["status"], runs[0].get("status-details") or ""
-
-    def _flwr(self, *arguments: str) -> dict:
-        command = [_tool("flwr"), *arguments, "--format", "json"]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        start = done.stdout.find("{")
-        try:
-            return json.loads(done.stdout[start:]) if start >= 0 else {}
-        except json.JSONDecodeError:
-            raise EngineError(f"flwr {arguments[0]}: {last_line(done.stdout + done.stderr)}") from None
+        """Flower's own word on a run."""
+        return self.flwr.status(run_id)
 
 
 def check_address(address: str) -> None:
@@ -160,42 +142,13 @@ def check_address(address: str) -> None:
         raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
 
 
-def free_port() -> int:
-    """One of this machine's loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _tool(name: str) -> str:
-    """A program of Flower's, from the same place as this Python."""
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if not found:
-        raise EngineError(f"{name} is not installed beside {sys.executable}")
-    return found
-
-
 def _environment(home: Path, ray_address: str) -> dict[str, str]:
     """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
     ray = {"RAY_ADDRESS": ray_address} if ray_address else _PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
-    cache = os.environ.get("THISTLE_CACHE", "")
     return {
-        **os.environ,
-        "THISTLE_CACHE": os.path.abspath(os.path.expanduser(cache)) if cache else "",
-        "PATH": search,
+        **flower_environment(home),
         "PYTHONPATH": modules,  # the app's rooms come before a user's own modules of the same names
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "RAY_USAGE_STATS_ENABLED": "0",
         **ray,
-        "OMP_NUM_THREADS": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
-        "PYTHONUNBUFFERED": "1",
     }

@@ -1,0 +1,145 @@
+"""Flower's grid of a deployed federation, made safe to wait on. The one file that knows it.
+
+Its `pull_messages` waits for what a node has announced and not yet uploaded: minutes, past any time-out, and with
+everybody else's replies in its hands. Here each message has a thread of its own that pulls it, and nobody waits for
+a thread: a node that never uploads keeps its own reply only. tests/server/test_remote.py notices an upgrade.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr.app import Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.retry import http_retry
+from flwr.supercore.run import RunNotRunningException
+from flwr.superlink.grid import HttpGrid
+from httpx import HTTPError, codes
+
+from exchange.text import last_line
+
+POLL = 0.5
+"""Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
+CROWD = 10
+"""So many messages may be asked about at that pace; more of them share it."""
+UNREADABLE = 4
+"""Flower's code of a reply that cannot be had."""
+
+
+def is_deployed(grid: Grid) -> bool:
+    """Whether the nodes behind this grid are real ones."""
+    return isinstance(grid, HttpGrid)
+
+
+def sit_out_errors() -> None:
+    """Try again at HTTP 500 as at 503, in this process: with it a SuperLink answers while its database is locked.
+
+    Flower's clients take it for final: the run, or its heartbeat, would be over.
+    """
+    http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
+
+
+@dataclass
+class Letter:
+    """A message on its way; who pulls it writes the reply."""
+
+    request: Message
+    expires: float
+    reply: Message | None = None
+    watched: bool = False
+
+
+class RemoteGrid(Grid):
+    """A grid whose pull never blocks; what cannot be sent or read is an error reply to the message in question."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+        self._letters: dict[str, Letter] = {}
+        self._nodes: list[int] = []
+        self._asked = -POLL
+        self._failure: Exception | None = None
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Who is online: asked at most every POLL seconds."""
+        if time.monotonic() - self._asked >= POLL:
+            self._nodes = sorted(self.inner.get_node_ids())
+            self._asked = time.monotonic()
+        return self._nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """One at a time; a node that is not known any more gives an error reply."""
+        self._forget()
+        names = []
+        for message in messages:
+            taken = next(iter(self.inner.push_messages([message])), None)
+            name = message.metadata.message_id
+            letter = Letter(message, time.monotonic() + message.metadata.ttl)
+            if not taken:
+                letter.reply = Message(Error(UNREADABLE, "the node is not known to the SuperLink"), reply_to=message)
+                letter.watched = True
+            self._letters[name] = letter
+            names.append(name)
+        return names
+
+    def _forget(self) -> None:
+        """Letters that are too late to matter."""
+        now = time.monotonic()
+        for name in [name for name, letter in self._letters.items() if letter.expires < now]:
+            del self._letters[name]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that are there. An error of Flower's connection, in whatever thread, is raised here."""
+        if self._failure is not None:
+            raise self._failure
+        replies = []
+        for name in message_ids:
+            letter = self._letters.get(name)
+            if letter is None:
+                continue
+            if not letter.watched:
+                letter.watched = True
+                threading.Thread(target=self._watch, args=(name, letter), daemon=True).start()
+            if letter.reply is not None:
+                replies.append(letter.reply)
+                del self._letters[name]
+        return replies
+
+    def _watch(self, name: str, letter: Letter) -> None:
+        """Pull until the reply is there or nobody wants it any more."""
+        try:
+            while name in self._letters:
+                found = self._pull(name, letter.request)
+                if found is not None:
+                    letter.reply = found
+                    return
+                time.sleep(POLL * max(1.0, len(self._letters) / CROWD))
+        except Exception as error:
+            self._failure = error
+
+    def _pull(self, name: str, request: Message) -> Message | None:
+        try:
+            found = self.inner.pull_messages([name])  # may hold what a node sent unasked, too
+            return next((reply for reply in found if reply.metadata.reply_to_message_id == name), None)
+        except (HTTPError, OSError, RunNotRunningException):
+            raise
+        except Exception as error:  # a reply that Flower cannot put together is its sender's fault
+            reason = last_line(f"{type(error).__name__}: {error}")
+            return Message(Error(UNREADABLE, f"the reply cannot be read: {reason}"), reply_to=request)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError("the cohort grid pushes and pulls")
+
+    def set_run(self, run: object) -> None:
+        self.inner.set_run(run)  # type: ignore[arg-type]
+
+    @property
+    def run(self) -> object:  # type: ignore[override]
+        return self.inner.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

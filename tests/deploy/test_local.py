@@ -1,0 +1,69 @@
+"""Everything on this machine as separate processes: the newcomer's federation."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from exchange.runfolder import read_json
+from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
+from thistle.deploy.programs import PATIENT
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
+
+
+ARGUMENTS = ("deploy", "local", "2", "--clients", "6", "--malicious", "1", "--attack", "sign-flip")
+
+
+@contextmanager
+def local_federation(folder: Path) -> Iterator[Running]:
+    with stopped_at_the_end([]) as running:
+        more = ("--set", "attack-strength=3.0")
+        running.append(Running(*ARGUMENTS, *more, state=folder / "state", log=folder / "local.log"))
+        running[0].wait_for("2 nodes are up")
+        yield running[0]
+
+
+@pytest.mark.smoke
+def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) -> None:
+    state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=2)
+    assert "no server runs" in thistle("deploy", "submit", str(experiment), state=state).stderr
+    with local_federation(tmp_path):
+        done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
+        assert done.returncode == 0, done.stderr
+        folder = state / "local" / "runs" / "one"
+        assert f"run folder: {folder}" in done.stdout.replace("\n", "")
+        assert "round 2" in done.stderr and "$ FLWR_HOME=" in done.stderr
+
+        attack = ("--set=attack.kind=sign-flip", "--set=attack.strength=3.0", "--set=attack.clients=3-5")
+        here = ("--engine", "inline", "--out", "here", "--name", "one")
+        inline = thistle("run", str(experiment), *here, *attack, state=state)
+        assert inline.returncode == 0, inline.stderr
+        assert model_sha(folder) == model_sha(tmp_path / "here" / "one")
+        assert read_json(folder / "truth.json")["malicious"] is None
+        again = thistle("deploy", "submit", str(experiment), "--name", "one", state=state)
+        assert again.returncode == 2 and "exists" in again.stderr
+
+
+def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path) -> None:
+    state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=1)
+    with local_federation(tmp_path) as local:
+        local.part(PATIENT).send_signal(signal.SIGKILL)
+        local.wait_for("superexec ended with -9")
+        local.part("flower-supernode").send_signal(signal.SIGSTOP)  # lives, and no longer answers
+        local.wait_for("node-1 did not answer, and was ended")
+        local.wait_for("node-1 is up", times=2)
+        done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
+        assert done.returncode == 0, done.stderr
+        status = thistle("deploy", "status", state=state)
+        assert status.returncode == 0, status.stdout
+        assert "finished:completed" in status.stdout and "no answer" not in status.stdout
+        in_use = thistle("deploy", "clean", state=state)
+        assert in_use.returncode == 0 and "in use" in in_use.stderr
+    cleaned = thistle("deploy", "clean", state=state)
+    assert cleaned.returncode == 0 and "state.db" in cleaned.stdout, cleaned.stderr
+    assert not (state / "local" / "flwr" / "apps").exists() and (state / "local" / "runs" / "one").is_dir()

@@ -1,0 +1,194 @@
+"""`thistle deploy` before anything starts: what is wrong is said in one line, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from exchange.errors import UserError
+from exchange.runfolder import RunFolder
+from exchange.settings import Value
+from tests.thistle.test_cli import thistle
+from thistle.commands.certs import certs
+from thistle.commands.deploy.local import share
+from thistle.deploy import doctor
+from thistle.deploy.gateway import FLEET, gateway
+from thistle.deploy.members import Members, fingerprint
+from thistle.deploy.nodeconfig import as_text, node_config
+from thistle.deploy.programs import ServerFiles, superlink
+from thistle.deploy.state import State
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "pki"
+    certs(folder, ["fl.example.org"], ["one", "two"])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["server", "--certs", "nowhere"], "has no ca.crt"),
+        (["node", "--server", "x", "--certs", "nowhere"], "has no ca.crt"),
+        (["submit", "digits-clean"], "no server runs"),
+        (["submit", "nonsense"], "neither a preset"),
+        (["status"], "no server runs"),
+        (["status", "--state", "nowhere"], "no server runs there"),
+        (["add-node", "nowhere.pub", "--clients", "0-9"], "no such file"),
+        (["revoke", "one"], "no server runs"),
+        (["local", "2", "--malicious", "3", "--attack", "zero"], "there are 2 nodes"),
+        (["local", "2", "--malicious", "1"], "give both"),
+        (["local", "2", "--malicious", "1", "--attack", "sgn-flip"], "did you mean sign-flip"),
+        (["local", "4", "--clients", "3"], "too few"),
+        (["clean", "--state", "nowhere"], "not the state"),
+        (["doctor", "--certs", "nowhere", "--server", "x"], "HOST:PORT"),
+    ],
+)
+def test_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    monkeypatch.setenv("THISTLE_STATE", str(tmp_path / "state"))
+    done = thistle("deploy", *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and reason in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_nodes_config_as_flower_reads_it(tmp_path: Path) -> None:
+    from flwr.common.config import parse_config_args
+
+    (tmp_path / "own data").mkdir()
+    said = node_config("0-4,7", f"folder:{tmp_path}/own data", "malicious", "sign-flip", ["attack-strength=3.0"])
+    assert parse_config_args([as_text(said)]) == said
+    assert said["attack-strength"] == 3.0 and said["role"] == "malicious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("0-x", "", "honest", "", []), "not a client id"),
+        (("", "digits", "honest", "", []), "folder:PATH or npz:PATH"),
+        (("", "folder:/does/not/exist", "honest", "", []), "does not exist"),
+        (("", "", "evil", "", []), "honest, calibrated or malicious"),
+        (("", "", "malicious", "", []), "no such attack"),
+        (("", "", "honest", "zero", []), "only with --role malicious"),
+        (("", "", "honest", "", ["epsilon=0.1"]), "an honest node has no settings"),
+        (("", "", "malicious", "zero", ["epsilon=0.1"]), "attack-strength"),
+        (("", "", "malicious", "sign-flip", ["attack-strength=much"]), "attack-strength"),
+        (("", "", "malicious", "mimic", []), "not possible on a real node"),
+    ],
+)
+def test_a_node_that_would_be_refused_later_is_refused_now(
+    arguments: tuple[str, str, str, str, list[str]], reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        node_config(*arguments)
+
+
+def test_quotes_do_not_reach_flower() -> None:
+    config: dict[str, Value] = {"data": 'folder:/a"b'}
+    with pytest.raises(UserError, match="quotes"):
+        as_text(config)
+
+
+def test_clients_are_divided_among_nodes() -> None:
+    assert [share(50, 4, number) for number in range(4)] == ["0-11", "12-24", "25-36", "37-49"]
+    assert share(0, 4, 1) == ""
+
+
+def test_bindings_are_kept_apart_and_found_by_name_id_and_key(tmp_path: Path, pki: Path) -> None:
+    members = Members(State(tmp_path))
+    key = pki / "server" / "nodes" / "one.pub"
+    members.bind("17", "0-9", False, "one", fingerprint(key))
+    members.bind("23", "10-19", True, "two", "other")
+    assert members.find("one") == members.find("17") == members.find(str(key)) == "17"
+    with pytest.raises(UserError, match="one, two"):
+        members.find("three")
+    with pytest.raises(UserError, match="9 is one's already"):
+        members.check("9-10", but="23")
+    members.check("8-9", but="17")
+    members.drop("17")
+    assert json.loads((tmp_path / "bindings.json").read_text())["23"]["own-data"] is True
+    with pytest.raises(UserError, match="not a node's public key"):
+        fingerprint(pki / "ca.crt")
+
+
+def test_the_server_asks_for_tls_keys_and_a_secret(tmp_path: Path, pki: Path) -> None:
+    state = State(tmp_path / "state")
+    state.create()
+    server = pki / "server"
+    files = ServerFiles(server / "ca.crt", server / "server.pem", server / "server.key")
+    command = superlink(state, 8000, files).command
+    for flag in ("--enable-supernode-auth", "--ssl-keyfile", "--database", "--disable-runtime-dependency-installation"):
+        assert flag in command
+    assert (
+        command[command.index("--host") + 1] == "127.0.0.1" and command[command.index("--isolation") + 1] == "process"
+    )
+    assert "--insecure" not in command
+    assert state.secret().stat().st_mode & 0o777 == 0o600 and state.secret().read_text() == state.secret().read_text()
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
+def test_the_gateways_configuration_lets_only_nodes_through(tmp_path: Path, pki: Path) -> None:
+    import subprocess
+
+    state = State(tmp_path / "state")
+    state.create()
+    server = pki / "server"
+    files = ServerFiles(server / "ca.crt", server / "server.pem", server / "server.key")
+    service = gateway(state, 8000, files, "127.0.0.1:18443", superlink(state, 8000, files))
+    subprocess.run([*service.command, "-t"], check=True, capture_output=True)
+    text = (state.path / "gateway" / "nginx.conf").read_text()
+    assert "|".join(FLEET) in text and "location / { return 404; }" in text
+
+
+def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
+    certificate = doctor.check_certificate(pki / "server")
+    assert certificate.well and "fl.example.org" in certificate.text
+    own = tmp_path / "one"
+    shutil.copytree(pki / "one", own)
+    assert doctor.check_files(own, ("ca.crt", "node.key"), "node.key").well
+    (own / "node.key").chmod(0o644)
+    assert "chmod 600" in doctor.check_files(own, ("ca.crt", "node.key"), "node.key").text
+    assert not doctor.check_port("127.0.0.1", 9).well
+    late, soon = (time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + shift)) for shift in (3, -20))
+    assert doctor.check_clock(late).well and "NTP" in doctor.check_clock(soon).text
+    assert doctor.check_versions(json.dumps(doctor.versions()).encode()).well
+    assert "install the same" in doctor.check_versions(json.dumps({**doctor.versions(), "torch": "1"}).encode()).text
+    assert not doctor.check_versions(b"<html>").well
+
+
+def test_a_deployed_run_is_not_compared_by_who_attacked(tmp_path: Path) -> None:
+    from tests.federations import run, tiny
+    from thistle.figures import Finished
+
+    folder = run(tiny(tmp_path))
+    folder.truth.write_text(json.dumps({"malicious": None, "kind": None, "start": None, "stop": None}))
+    with pytest.raises(UserError, match="deployed"):
+        Finished.read(RunFolder(folder.path))
+
+
+def test_cleaning_keeps_what_is_not_finished(tmp_path: Path) -> None:
+    from thistle.deploy.cleaning import clean
+
+    state = State(tmp_path / "state")
+    state.create()
+    (state.home / "apps" / "old").mkdir(parents=True)
+    (state.home / "apps" / "old" / "code.py").write_text("x = 1\n")
+    with sqlite3.connect(state.database) as database:
+        database.executescript(
+            "CREATE TABLE task (task_id, fab_hash, finished_at); CREATE TABLE task_logs (task_id, log);"
+            "CREATE TABLE fab (fab_hash, content); CREATE TABLE nonce_store (expires_at);"
+            "INSERT INTO task VALUES (1, 'a', 5), (2, 'b', NULL); INSERT INTO task_logs VALUES (1, 'x'), (2, 'y');"
+            "INSERT INTO fab VALUES ('a', 'x'), ('b', 'y'); INSERT INTO nonce_store VALUES (1);"
+        )
+    assert len(list(clean(state))) == 2
+    assert not (state.home / "apps").exists()
+    with sqlite3.connect(state.database) as database:
+        assert database.execute("SELECT log FROM task_logs").fetchall() == [("y",)]
+        assert database.execute("SELECT fab_hash FROM fab").fetchall() == [("b",)]

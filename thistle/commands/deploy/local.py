@@ -1,0 +1,86 @@
+"""`thistle deploy local N`: a server and N nodes as processes of this machine, to try it out."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from thistle.deploy.nodeconfig import as_text, node_config
+from thistle.deploy.programs import LOOPBACK, server_superexec, superlink, supernode
+from thistle.deploy.service import Service
+from thistle.deploy.state import State, root
+from thistle.deploy.supervisor import Supervisor
+from thistle.flower import free_port, write_connection
+from thistle.screen import say
+
+
+def local(
+    count: Annotated[int, typer.Argument(metavar="N", min=1, max=64, help="How many nodes.")],
+    clients: Annotated[
+        int, typer.Option(min=0, help="The experiments' task.clients, divided among the nodes; 0: nodes share all.")
+    ] = 50,
+    malicious: Annotated[int, typer.Option(min=0, help="So many nodes, the last ones, attack.")] = 0,
+    attack: Annotated[str, typer.Option(help="What malicious nodes do (thistle list attacks).")] = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… and its like.")
+    ] = None,
+) -> None:
+    """Run a federation on this machine until Ctrl-C; plain text, on loopback only."""
+    if malicious > count:
+        raise UserError(f"--malicious {malicious}: there are {count} nodes")
+    if bool(malicious) != bool(attack):
+        raise UserError("--malicious and --attack: give both, or neither")
+    state = State(root() / "local")
+    state.create()
+    with state.held():
+        _empty(state)
+        port = free_port()
+        write_connection(state.home, f"{LOOPBACK}:{port}")
+        link = superlink(state, port, None)
+        services = [link, server_superexec(state, port, None, link)]
+        for number in range(count):
+            attacks = number >= count - malicious
+            role, kind, more = ("malicious", attack, settings or []) if attacks else ("honest", "", [])
+            config = node_config(share(clients, count, number), "", role, kind, more)
+            services += _node(f"node-{number + 1}", state, port, as_text(config), link)
+        state.tell({"port": port, "services": {service.name: service.health for service in services}, "nodes": count})
+        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
+            supervisor.run(lambda: say(_welcome(count, clients)))
+
+
+def share(clients: int, count: int, number: int) -> str:
+    """Node `number`'s part of 0…clients−1; empty where nodes share everybody."""
+    first, last = clients * number // count, clients * (number + 1) // count - 1
+    if clients and last < first:
+        raise UserError(f"--clients {clients}: too few for {count} nodes")
+    return f"{first}-{last}" if clients else ""
+
+
+def _node(name: str, around: State, port: int, config: str, link: Service) -> list[Service]:
+    state = State(around.path / name)
+    state.create()
+    services = supernode(name, state, f"{LOOPBACK}:{port}", config)
+    services[0].after = link
+    return services
+
+
+def _empty(state: State) -> None:
+    """What an earlier trial left: everything but its runs."""
+    for path in state.path.iterdir():
+        if path.name in (state.runs.name, ".lock"):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    state.create()
+
+
+def _welcome(count: int, clients: int) -> str:
+    fitting = f" --set task.clients={clients}" if clients not in (0, 50) else ""
+    submit = f"thistle deploy submit digits-clean --set rounds=10{fitting}"
+    return f"{count} nodes are up. In another terminal: {submit}  (Ctrl-C ends this)"

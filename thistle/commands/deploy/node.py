@@ -1,0 +1,52 @@
+"""`thistle deploy node`: a SuperNode and what starts its ClientApps; kept alive until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from thistle.deploy.nodeconfig import as_text, node_config
+from thistle.deploy.programs import supernode
+from thistle.deploy.state import State, root
+from thistle.deploy.supervisor import Supervisor
+from thistle.screen import say
+
+
+def node(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's gateway.")],
+    certs: Annotated[Path, typer.Option(help="This node's folder of thistle certs.")],
+    clients: Annotated[str, typer.Option(metavar="0-9,12", help="The clients that it wants to be.")] = "",
+    data: Annotated[str, typer.Option(help="folder:PATH or npz:PATH: train on this instead of the task's.")] = "",
+    role: Annotated[str, typer.Option(help="honest, malicious or calibrated.")] = "honest",
+    attack: Annotated[str, typer.Option(help="What a malicious node does (thistle list attacks).")] = "",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… (malicious), epsilon=… (calibrated)."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="For its state and its log; default: its folder's name.")] = "",
+    state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/node-NAME.")] = "",
+) -> None:
+    """Run a node of a federation."""
+    folder = certs.expanduser().absolute()
+    for file in ("ca.crt", "node.key"):
+        if not (folder / file).is_file():
+            raise UserError(f"--certs {folder}: has no {file}; it should be a node's folder of thistle certs")
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--server {server}: should be HOST:PORT")
+    name = name or folder.name
+    if not re.fullmatch(r"[\w.-]{1,64}", name):
+        raise UserError(f"--name {name}: should be a plain name")
+    config = node_config(clients, data, role, attack, settings or [])
+    place = State(Path(state).expanduser().absolute() if state else root() / f"node-{name}")
+    place.create()
+    with place.held():
+        services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key")
+        place.tell({"server": server, "services": {service.name: service.health for service in services}})
+        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
+            supervisor.run(lambda: say(f"the node {name} is up"))

@@ -1,0 +1,81 @@
+"""`thistle deploy server`: the SuperLink, what starts its ServerApps, and the gateway; kept alive until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from exchange.runfolder import write_json
+from thistle.deploy.disk import DiskWatch
+from thistle.deploy.gateway import gateway
+from thistle.deploy.health import accepts
+from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
+from thistle.deploy.state import State, root
+from thistle.deploy.supervisor import Supervisor
+from thistle.flower import write_connection
+from thistle.screen import say
+
+
+def server(
+    certs: Annotated[Path, typer.Option(help="The folder `server` that thistle certs made.")],
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where nodes reach the gateway.")
+    ] = "0.0.0.0:8443",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The SuperLink's, on loopback.")] = 8000,
+    state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/server.")] = "",
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Nodes of this machine only.")] = False,
+    min_free: Annotated[float, typer.Option(help="GiB of disk below which the gateway closes.")] = 1.0,
+) -> None:
+    """Run the federation's server with TLS and node authentication."""
+    files = server_files(certs)
+    _check_listen(listen)
+    place = State(Path(state).expanduser().absolute() if state else root() / "server")
+    place.create()
+    with place.held():
+        if accepts(f"{LOOPBACK}:{port}"):
+            raise UserError(f"--port {port}: somebody listens there already")
+        if not place.bindings.is_file():
+            write_json(place.bindings, {})
+        write_connection(place.home, f"{LOOPBACK}:{port}", files.ca)
+        link = superlink(place, port, files)
+        services = [link, server_superexec(place, port, files, link)]
+        door = None if no_gateway else gateway(place, port, files, listen, link)
+        services += [door] if door else []
+        place.tell(
+            {
+                "port": port,
+                "ca": str(files.ca),
+                "listen": "" if no_gateway else listen,
+                "services": {service.name: service.health for service in services},
+            }
+        )
+        supervisor = Supervisor(services, say)
+        if door:
+            supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, say))
+        with contextlib.suppress(KeyboardInterrupt), supervisor:
+            supervisor.run(lambda: say(_welcome(files, listen, port, no_gateway)))
+
+
+def server_files(folder: Path) -> ServerFiles:
+    """What thistle certs made, all of it there."""
+    folder = folder.expanduser().absolute()
+    for name in ("ca.crt", "server.pem", "server.key"):
+        if not (folder / name).is_file():
+            raise UserError(f"--certs {folder}: has no {name}; it should be the folder `server` of thistle certs")
+    return ServerFiles(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+
+
+def _check_listen(listen: str) -> None:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or any(c in listen for c in " ;{}"):
+        raise UserError(f"--listen {listen}: should be ADDRESS:PORT, such as 0.0.0.0:8443")
+
+
+def _welcome(files: ServerFiles, listen: str, port: int, no_gateway: bool) -> str:
+    where = f"{LOOPBACK}:{port}" if no_gateway else listen
+    keys = files.ca.parent / "nodes"
+    return f"nodes connect to {where}. Admit them with: thistle deploy add-node {keys}/NAME.pub --clients 0-9"

@@ -1,0 +1,114 @@
+"""`thistle deploy submit` and `resume`: run an experiment on the federation of this machine's server."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import tomli_w
+import typer
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder, nest
+from thistle.commands.resume import find_run
+from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
+from thistle.deploy.members import listed
+from thistle.deploy.state import State, running_server
+from thistle.engines.superlink import APP
+from thistle.experiments import make_experiment
+from thistle.flower import NAME, EngineError, Flwr, flower_environment
+from thistle.launch import show_summary
+from thistle.progress import RunProgress
+from thistle.screen import complain, say
+from thistle.staging import stage_app
+
+
+def submit(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, with the time.")] = "",
+    out: Annotated[str, typer.Option(help="The folder for run folders, on the server; default: in its state.")] = "",
+    nodes: Annotated[int, typer.Option(min=0, help="Begin with so many nodes; 0: with those that are there.")] = 0,
+    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Run an experiment on the federation; exit code 0 only if the run really finished."""
+    experiment = make_experiment(source, overrides or [], name)
+    server = running_server(state)
+    experiment = _for_server(experiment, server, bool(name), out, nodes)
+    if experiment.attack.kind != "none" and not quiet:
+        say("attack.*: real nodes do not take orders from an experiment; who attacks, its node's --role says")
+    raise typer.Exit(_carry_out(server, experiment, quiet))
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name on the server, or its folder.")],
+    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Continue a run after its last checkpoint, on the federation as it is now."""
+    server = running_server(state)
+    folder = find_run(run, str(server.runs))
+    if folder.get_status().get("status") == "finished":
+        raise UserError(f"{folder.path}: this run is finished")
+    if folder.is_held():
+        raise UserError(f"{folder.path}: this run is still going on")
+    flat = folder.load_experiment().flat()
+    flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
+    raise typer.Exit(_carry_out(server, Experiment.of(flat), quiet))
+
+
+def _for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
+    """With a run folder beside the ServerApp."""
+    name = experiment.run.name if named else f"{experiment.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    flat = experiment.flat() | {"run.name": name, "run.out": out or str(server.runs), "runtime.workers": nodes}
+    return Experiment.of(flat)
+
+
+def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
+    """The exit code."""
+    flwr = Flwr(flower_environment(server.home))
+    if not quiet and not any(node["status"] == "online" for node in listed(flwr)):
+        say("no node is online yet: the run waits for the first")
+    with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
+        return _run(flwr, experiment, Path(scratch), quiet)
+
+
+def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
+    config = scratch / "run.toml"
+    config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
+    app = stage_app(scratch / APP)
+    mirror = RunFolder(scratch / experiment.run.name)
+    mirror.path.mkdir()
+    if not quiet:
+        say(f"$ {shown_environment(flwr)} {shlex.join(['flwr', 'run', str(app), NAME, '-c', str(config)])}")
+    run_id = flwr.run(app, config)
+    follower = None
+    try:
+        with RunProgress(mirror, experiment.rounds, quiet) as progress:
+            follower = Follower(flwr, run_id, mirror, progress)
+            follower.follow()
+        status = wait_for_verdict(flwr, run_id)
+        if status != "finished:completed":
+            raise EngineError(f"the run is {status}")
+    except EngineError as error:
+        complain(f"{error}; {_where(follower, experiment)}")
+        complain(f"continue with: thistle deploy resume {experiment.run.name}")
+        return 1
+    except KeyboardInterrupt:
+        complain(f"the run goes on: {_where(follower, experiment)}; stop it with: flwr stop {run_id} {NAME}")
+        raise
+    if not quiet:
+        show_summary(mirror, follower.folder)
+    return 0
+
+
+def _where(follower: Follower | None, experiment: Experiment) -> str:
+    folder = follower.folder if follower and follower.folder else f"{experiment.run.out}/{experiment.run.name}"
+    return f"its folder, on the server, is {folder}"

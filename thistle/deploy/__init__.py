@@ -1,0 +1,1 @@
+"""What runs a federation on real machines: certificates, Flower's processes and who keeps them alive, the gateway."""

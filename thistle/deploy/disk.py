@@ -1,0 +1,35 @@
+"""A watch on free disk: a node with a registered key could fill the store, so the gateway closes before it is full."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from thistle.deploy.service import Service
+
+EVERY = 10.0
+
+
+@dataclass
+class DiskWatch:
+    """Holds a service while less than `least` bytes are free."""
+
+    folder: Path
+    least: int
+    service: Service
+    say: Callable[[str], None]
+    _looked: float = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._looked < EVERY:
+            return
+        self._looked = time.monotonic()
+        free = shutil.disk_usage(self.folder).free
+        if (free < self.least) == self.service.on_hold:
+            return
+        self.service.on_hold = free < self.least
+        what = "is closed until there is more" if self.service.on_hold else "is open again"
+        self.say(f"{free / 2**30:.1f} GiB are free at {self.folder}: the {self.service.name} {what}")

@@ -1,0 +1,142 @@
+"""The gateway: nginx as the one address that nodes see. It lets Flower's Fleet requests through, and nothing else.
+
+Control (start runs, register keys) and Runtime (take tasks) share the SuperLink's port with Fleet, without any
+credential: only this keeps them from the network. And a SuperNode that hears a 500 gives up for ever, which is what a
+SuperLink says while its database is locked: here it becomes a 503, which nodes try again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+from exchange.errors import UserError
+from exchange.runfolder import write_atomically
+from thistle.deploy.doctor import versions
+from thistle.deploy.health import accepts
+from thistle.deploy.programs import LOOPBACK, ServerFiles
+from thistle.deploy.service import Service
+from thistle.deploy.state import State
+from thistle.flower import flower_environment
+
+FLEET = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+"""What an authenticated node asks for; registering is not among it."""
+BODY = "6m"
+"""Flower cuts arrays into chunks of 5 MiB."""
+CONNECTIONS, REQUESTS = 64, 200
+"""An address may have so many connections, and so many requests a second; beyond that: 503, which nodes retry."""
+
+CONFIGURATION = """\
+# Written by `thistle deploy server`; changes here are lost.
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+worker_processes 2;
+events {{ worker_connections 4096; }}
+http {{
+  access_log {folder}/access.log;
+  server_tokens off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  limit_conn_zone $binary_remote_addr zone=connections:10m;
+  limit_req_zone $binary_remote_addr zone=requests:10m rate={requests}r/s;
+  limit_conn_status 503;
+  limit_req_status 503;
+  upstream superlink {{ server {loopback}:{port}; keepalive 32; }}
+  server {{
+    listen {listen} ssl;
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    ssl_protocols TLSv1.2 TLSv1.3;
+    client_max_body_size {body};
+    client_body_timeout 60s;
+    proxy_request_buffering off;
+    proxy_buffering off;
+    limit_conn connections {connections};
+    limit_req zone=requests burst={burst} nodelay;
+    location ~ ^/v1/fleet/({fleet})$ {{
+      proxy_pass https://superlink;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $host;
+      proxy_ssl_trusted_certificate {ca};
+      proxy_ssl_verify on;
+      proxy_ssl_name localhost;
+      proxy_ssl_server_name on;
+      proxy_intercept_errors on;
+      error_page 500 =503 @again;
+    }}
+    location @again {{ return 503; }}
+    location = /thistle {{ default_type application/json; return 200 '{versions}'; }}
+    location / {{ return 404; }}
+  }}
+}}
+"""
+
+
+def find_nginx() -> str:
+    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
+    if not found:
+        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
+    return found
+
+
+def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
+    """nginx in the foreground, in a folder of its own."""
+    nginx = find_nginx()
+    folder = state.path / "gateway"
+    folder.mkdir(exist_ok=True)
+    text = CONFIGURATION.format(
+        folder=_plain(folder),
+        loopback=LOOPBACK,
+        port=port,
+        listen=listen,
+        certificate=_plain(files.certificate),
+        key=_plain(files.key),
+        ca=_plain(files.ca),
+        fleet="|".join(FLEET),
+        body=BODY,
+        connections=CONNECTIONS,
+        requests=REQUESTS,
+        burst=2 * REQUESTS,
+        versions=json.dumps(versions()),
+    )
+    configuration = folder / "nginx.conf"
+    write_atomically(configuration, text.encode())
+    return Service(
+        name="gateway",
+        command=[nginx, "-e", "stderr", "-p", str(folder), "-c", str(configuration)],
+        environment=flower_environment(state.home),
+        log=state.logs / "gateway.log",
+        folder=folder,
+        probe=partial(accepts, reachable(listen)),
+        after=link,
+    )
+
+
+def reachable(listen: str) -> str:
+    """An address of this machine at which somebody who listens there is found."""
+    host, _, port = listen.rpartition(":")
+    return f"{LOOPBACK}:{port}" if host in ("", "*", "0.0.0.0", "[::]") else listen
+
+
+def _plain(path: Path) -> str:
+    if any(character in str(path) for character in " ;{}\"'$\\"):
+        raise UserError(f"{path}: nginx wants a path without spaces, quotes and brackets")
+    return str(path)

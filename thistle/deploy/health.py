@@ -1,0 +1,35 @@
+"""Whether a process of Flower's lives: its gRPC health service, asked with a deadline.
+
+The HTTP /health of a SuperNode that has given up for ever still says 200; the gRPC one stops answering.
+"""
+
+from __future__ import annotations
+
+import socket
+
+DEADLINE = 10.0
+"""Seconds. A machine under load answers late, and nothing is to be ended for that."""
+
+
+def grpc_serving(address: str) -> bool:
+    """Whether the health service at host:port says SERVING within the deadline."""
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(address, options=options) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def accepts(address: str) -> bool:
+    """Whether somebody takes a connection at host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=DEADLINE).close()
+    except OSError:
+        return False
+    return True
