@@ -82,7 +82,7 @@ class Sweep:
         return list(made.values())
 
     def _points(self) -> Iterator[tuple[int, ...]]:
-        """The number of the seed, then that of each axis's value; seeds last, so that one seed is complete first."""
+        """The number of the seed, then that of each axis's value: one seed is complete before the next begins."""
         return itertools.product(range(len(self.seeds)), *(range(len(axis.values)) for axis in self.axes))
 
 
@@ -116,7 +116,8 @@ def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
             near = difflib.get_close_matches(word, WORDS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(WORDS)}"
             raise UserError(f"{where}: {word}: no such key; {hint} (settings of every cell go below [set])")
-    axes = [*_axes(tree.get("axes", {}), where), *_zipped(tree.get("zip", {}), where)]
+    readers = {"axes": _axes, "zip": _zipped}
+    axes = [axis for word, table in tree.items() if word in readers for axis in readers[word](table, where)]
     fixed = _fixed(tree.get("set", {}), where)
     typed = parse_overrides(overrides)
     _check_keys(axes, fixed, typed, where)
