@@ -118,16 +118,6 @@ def test_a_broken_cell_stops_nobody_and_is_named(tmp_path: Path) -> None:
     assert statuses == ["finished", "failed"] and "500 | –" in (home / "sweep.md").read_text()
 
 
-def test_an_expectation_that_does_not_hold_is_reported(tmp_path: Path) -> None:
-    text = (
-        TWO.replace("[1, 500]", "[1, 2]")
-        + "[[expect]]\nbetter = { task.min-size = 1 }\nworse = { task.min-size = 2 }\n"
-    )
-    home = write(tmp_path, text + "by = 90.0\n")
-    done = thistle("sweep", "grid.toml", "--engine", "inline", cwd=tmp_path)
-    assert done.returncode == 1 and "NOT held" in done.stdout and "NOT held" in (home / "sweep.md").read_text()
-
-
 def test_ctrl_c_leaves_nothing_behind_and_everything_to_go_on(tmp_path: Path) -> None:
     home = write(tmp_path, TWO.replace("[1, 500]", "[1, 2]").replace("rounds = 4", "rounds = 3000"))
     process = start("sweep", "grid.toml", "--engine", "inline", "--jobs", "2", cwd=tmp_path)

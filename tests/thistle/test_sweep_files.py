@@ -8,8 +8,9 @@ import pytest
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
+from thistle.commands.sweep import tell
 from thistle.sweeps.cells import check_folder, identity
-from thistle.sweeps.expectations import Expectation, check
+from thistle.sweeps.expectations import Expectation, Finding, check
 from thistle.sweeps.files import Sweep, read_sweep
 from thistle.sweeps.tables import markdown, spread
 
@@ -125,6 +126,15 @@ def test_expectations_compare_means_over_the_cells_they_choose() -> None:
     missing = check(wanted, [*cells, ({"rule": "b", "seed": 1}, None)])
     assert missing.points is None and not missing.held and missing.document()["held"] is None
     assert check(Expectation("", {"rule": "a"}, {"rule": "b"}, 0.0, "pgd20"), cells).points is None
+
+
+def test_what_did_not_hold_is_said_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = Expectation("a is better", {"rule": "a"}, {"rule": "b"}, by=5.0, metric="accuracy")
+    assert tell([Finding(wanted, 5.0)], {})
+    assert not tell([Finding(wanted, 4.0), Finding(wanted, None)], {})
+    shown = capsys.readouterr().out
+    assert "held: a is better: rule a above rule b by 5 points" in shown
+    assert "NOT held" in shown and "not known" in shown
 
 
 def test_means_come_with_their_standard_error() -> None:

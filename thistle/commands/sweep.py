@@ -65,22 +65,30 @@ def carry_out(plan: Sweep, cells: Sequence[Cell], home: Path, engine: Engine, jo
     """What is left to do."""
     todo = [cell for cell in cells if not cell.is_finished()]
     line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
-    if not todo:
-        say(line)
-        make_home(home)
-        write_plan(plan, cells, home)
-        return []
-    first = Launch(engine, quiet=True).check(todo[0].experiment)
+    forecast = look_ahead(todo, engine) if len(todo) == len(cells) else ""
     make_home(home)
     with RunFolder(home).held():
         write_plan(plan, cells, home)
-        say(f"{line}; {jobs} job{'s' * (jobs != 1)}; the first cell's {first}")
+        say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
+        if not todo:
+            return []
         with carriers(engine, jobs, todo[0].experiment.runtime.ray_address) as crew:
             try:
                 return Crew([with_workers(cell, engine, jobs) for cell in todo], len(cells), crew).run()
             except KeyboardInterrupt:
                 complain(f"stopped; continue with the same command: finished cells of {home} are kept")
                 raise
+
+
+def look_ahead(cells: Sequence[Cell], engine: Engine) -> str:
+    """What the first cell that can run will take; where none can, for want of data, nothing is begun."""
+    problem: UserError | None = None
+    for cell in {cell.experiment.task: cell for cell in reversed(cells)}.values():
+        try:
+            return f"; the first cell's {Launch(engine, quiet=True).check(cell.experiment)}"
+        except UserError as error:
+            problem = error
+    raise problem or UserError("no cells")
 
 
 def make_home(home: Path) -> None:
