@@ -127,7 +127,9 @@ def carriers(engine: Engine, jobs: int, ray_address: str) -> Iterator[list[Carry
 def show(plan: Sweep, cells: Sequence[Cell], home: Path, outcomes: Sequence[Outcome]) -> bool:
     """Files, then the table on stdout; whether all cells finished and all that was expected held."""
     found = [Result.of(cell) for cell in cells]
-    failed = {outcome.cell.label: outcome.message for outcome in outcomes if outcome.message}
+    messages = {outcome.cell.label: outcome.message for outcome in outcomes}
+    left = [result.cell for result in found if result.summary is None]
+    failed = {cell.label: messages.get(cell.label) or "did not finish" for cell in left}
     grid = Grid(plan, found)
     findings = [check(one, [(result.cell.axes, result.figures) for result in found]) for one in plan.expectations]
     start_ups = {outcome.cell.id: outcome.start_up for outcome in outcomes if outcome.start_up is not None}

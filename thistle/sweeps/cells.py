@@ -49,12 +49,23 @@ def identity(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def place(home: Path, experiment: Experiment, axes: Mapping[str, Value], settings: Mapping[str, Value]) -> Cell:
+def folders(home: Path) -> dict[str, str]:
+    """The cells' folders that are there already, by the id at the end of their names."""
+    there = sorted(path.name for path in home.iterdir() if path.is_dir()) if home.is_dir() else []
+    return {name.rpartition("-")[2]: name for name in there}
+
+
+def place(
+    home: Path,
+    there: Mapping[str, str],
+    experiment: Experiment,
+    axes: Mapping[str, Value],
+    settings: Mapping[str, Value],
+) -> Cell:
     """The cell with its folder below `home`: one that is there already, or a new one with a name that can be read."""
     digits = identity(experiment)
     words = "-".join(re.sub(r"[^\w.]+", "", show(value)) for value in axes.values())[:60].strip("-.")
-    there = sorted(home.glob(f"*-{digits}"))
-    name = there[0].name if there else "-".join(filter(None, [words, f"s{experiment.seed}", digits]))
+    name = there.get(digits) or "-".join(filter(None, [words, f"s{experiment.seed}", digits]))
     run = experiment.run.model_copy(update={"name": name, "out": str(home)})
     named = experiment.model_copy(update={"run": run})
     return Cell(axes, settings, experiment.seed, named, RunFolder(home / name))

@@ -12,6 +12,7 @@ from typing import Any
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json
 from exchange.text import last_line, printable
@@ -160,7 +161,9 @@ def prepare(cell: Cell) -> None:
     folder.create(again=True)
     check_folder(cell)
     deadline = time.monotonic() + PATIENCE
-    while folder.is_held() and time.monotonic() < deadline:
+    while folder.is_held():
+        if time.monotonic() > deadline:
+            raise UserError(f"{folder.path}: another command is still at it")
         time.sleep(LOOK)
     folder.status.unlink(missing_ok=True)
     folder.save_experiment(cell.experiment)

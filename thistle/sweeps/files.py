@@ -33,7 +33,7 @@ from exchange.errors import UserError
 from exchange.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
 from exchange.settings import Value
 from thistle.experiments import PRESETS, about, find_experiment, preset_names, settle
-from thistle.sweeps.cells import Cell, place, show
+from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
 SWEEPS = PRESETS / "sweeps"
@@ -67,13 +67,14 @@ class Sweep:
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
         made: dict[str, Cell] = {}
+        there = folders(home)
         for point in self._points():
             axes = {axis.name: axis.values[i] for axis, i in zip(self.axes, point[1:], strict=True)}
             settings = {k: v for axis, i in zip(self.axes, point[1:], strict=True) for k, v in axis.settings[i].items()}
             where = " ".join(f"{axis}={show(value)}" for axis, value in axes.items())
             try:
                 keys = {**self.base, **settings, "seed": self.seeds[point[0]]}
-                cell = place(home, settle(keys, self.name, str(home.parent)), axes, settings)
+                cell = place(home, there, settle(keys, self.name, str(home.parent)), axes, settings)
             except UserError as error:
                 raise UserError(f"{self.name}: {where}: {error}" if where else f"{self.name}: {error}") from None
             if cell.id in made:
