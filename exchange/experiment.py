@@ -31,6 +31,7 @@ class Experiment(Section):
     strategy: settings.Strategy = settings.Strategy()
     attack: settings.Attack = settings.Attack()
     evaluate: settings.Evaluate = settings.Evaluate()
+    stop: settings.Stop = settings.Stop()
     runtime: settings.Runtime = settings.Runtime()
 
     @classmethod
@@ -39,7 +40,7 @@ class Experiment(Section):
         tree: dict[str, Any] = {}
         for key, value in flat.items():
             if key not in KEYS:
-                raise UserError(_unknown(key))
+                raise UserError(unknown_key(key))
             section, _, name = key.rpartition(".")
             (tree.setdefault(section, {}) if section else tree)[name] = value
         try:
@@ -79,7 +80,7 @@ KEYS: dict[str, Value] = _flatten(Experiment())
 """Every key an experiment may have, with its default."""
 
 
-def _unknown(key: str) -> str:
+def unknown_key(key: str) -> str:
     near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
     return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")
 
@@ -176,7 +177,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise UserError(f"--set {pair}: write key=value")
         if key not in KEYS:
-            raise UserError(_unknown(key))
+            raise UserError(unknown_key(key))
         keys[key] = _parse_value(text.strip(), KEYS[key])
     return keys
 

@@ -148,6 +148,13 @@ class Evaluate(Section):
     attack_samples: Natural = 500
 
 
+class Stop(Section):
+    """When a run ends before its last round: at an accuracy, or once evaluations bring no new best; 0: never."""
+
+    accuracy: Fraction = 0.0
+    patience: Natural = 0
+
+
 class Runtime(Section):
     """What the run may use. `workers` 0: one a core; `chunk` 0: all clients of a host in one message."""
 

@@ -36,6 +36,7 @@ from server.grid import CohortGrid
 from server.guard import Expected, Guard
 from server.hosts import Hosts, read_bindings
 from server.recorder import Recorder
+from server.stopping import why_ended
 from strategies.build import make_strategy
 from strategies.flower import fit
 from strategies.memory import recall, remind
@@ -88,6 +89,8 @@ class Federation:
         recorder = Recorder(self.folder, done)
         self._greet()
         for number in range(done + 1, self.experiment.rounds + 1):
+            if why_ended(self.experiment, recorder.rounds):
+                break
             line, verdicts = self._round(number)
             recorder.record(line, verdicts)
             if self.deployed:
@@ -220,7 +223,9 @@ class Federation:
         state = to_state(self.arrays)
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model)
         summary = recorder.summary(self.experiment.evaluate.window)
-        write_json(self.folder.summary, {"name": self.folder.path.name, **summary, "model_sha256": sha256(state)})
+        ended = why_ended(self.experiment, recorder.rounds)
+        document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
+        write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
         self.folder.set_status("finished")
         if self.deployed:

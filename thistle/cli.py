@@ -1,7 +1,7 @@
 """The command line. Contract: results on stdout, progress and messages on stderr.
 
-Exit codes: 0 done; 1 a run failed; 2 something the user can put right, said in one line;
-130 and 143 stopped by Ctrl-C or SIGTERM, resumable.
+Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can put
+right, said in one line; 130 and 143 stopped by Ctrl-C or SIGTERM, resumable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thistle.rooms import use_rooms
 use_rooms()
 
 from exchange.errors import UserError  # noqa: E402
-from thistle.commands import certs, compare, demo, deploy, evaluate, listing, resume, run  # noqa: E402
+from thistle.commands import certs, compare, demo, deploy, evaluate, listing, resume, run, sweep  # noqa: E402
 from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ def options(
 
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
+app.command("sweep")(sweep.sweep)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("list")(listing.list_)

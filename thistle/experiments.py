@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
@@ -22,9 +24,13 @@ def preset_names() -> list[str]:
 
 
 def preset_about(name: str) -> str:
-    """The first comment line of a preset."""
-    first = (PRESETS / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
-    return first.removeprefix("#").strip()
+    return about(PRESETS / f"{name}.toml")
+
+
+def about(path: Path) -> str:
+    """The first line of a file, if it is a comment."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first[1:].strip() if first.startswith("#") else ""
 
 
 def find_experiment(source: str) -> Path:
@@ -45,9 +51,17 @@ def make_experiment(
     """The experiment with everything resolved but its folder."""
     path = find_experiment(source)
     flat = {**read_file(path), **parse_overrides(overrides)}
-    flat["run.name"] = _plain(name or flat.get("run.name") or path.stem)
+    return settle(flat, name or flat.get("run.name") or path.stem, out, workers)
+
+
+def settle(keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None) -> Experiment:
+    """The experiment that these keys make, resolved and checked as far as settings alone can tell."""
+    flat = dict(keys)
+    flat["run.name"] = _plain(name)
     flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
-    flat |= {key: _from_root(key, value) for key in PATHS if isinstance(value := flat.get(key), str) and value}
+    place = Path(str(flat.get("task.data-dir") or "."))
+    typed = {key: value for key in PATHS if isinstance(value := flat.get(key), str) and value}
+    flat |= {key: _from_root(key, value, place.expanduser()) for key, value in typed.items()}
     if workers is not None:
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
@@ -65,11 +79,16 @@ def _plain(name: object) -> object:
     return name
 
 
-def _from_root(key: str, value: str) -> str:
-    """A path written from the root, because runs are carried out, and resumed, from other folders than this one."""
+def _from_root(key: str, value: str, place: Path) -> str:
+    """A path written from the root, because runs are carried out, and resumed, from other folders than this one.
+
+    A file that is in `task.data-dir` may be named from there.
+    """
     kind, _, path = value.partition(":")
     if key in ("task.name", "task.server-data"):
-        return f"{kind}:{_absolute(path)}" if kind in ("folder", "npz") and path else value
+        if kind not in ("folder", "npz") or not path:
+            return value
+        return f"{kind}:{_absolute(str(place / path) if (place / path).exists() else path)}"
     if key == "task.server-font" and not Path(value).expanduser().is_file():
         return value
     return _absolute(value)

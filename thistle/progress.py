@@ -59,7 +59,7 @@ class RunProgress:
     """Shows rounds as they finish and warnings as they come."""
 
     def __init__(self, folder: RunFolder, rounds: int, quiet: bool) -> None:
-        self.folder, self.quiet = folder, quiet
+        self.folder, self.rounds, self.quiet = folder, rounds, quiet
         self.done = 0
         self.accuracy: float | None = None
         self._metrics = Tail(folder.metrics)

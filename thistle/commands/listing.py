@@ -10,6 +10,7 @@ import typer
 
 from thistle.experiments import preset_about, preset_names
 from thistle.screen import results, table
+from thistle.sweeps.files import sweep_about, sweep_names
 
 
 class What(StrEnum):
@@ -20,10 +21,11 @@ class What(StrEnum):
     STRATEGIES = "strategies"
     ATTACKS = "attacks"
     PRESETS = "presets"
+    SWEEPS = "sweeps"
 
 
 def list_(what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None) -> None:
-    """List tasks, models, strategies, attacks and presets."""
+    """List tasks, models, strategies, attacks, presets and sweeps."""
     for one in [what] if what else list(What):
         columns, rows = TABLES[one]()
         results.print(table(one.value, columns, rows))
@@ -59,10 +61,15 @@ def _presets() -> tuple[list[str], list[list[str]]]:
     return ["name", "what"], [[name, preset_about(name)] for name in preset_names()]
 
 
+def _sweeps() -> tuple[list[str], list[list[str]]]:
+    return ["name", "what"], [[name, sweep_about(name)] for name in sweep_names()]
+
+
 TABLES: dict[What, Callable[[], tuple[list[str], list[list[str]]]]] = {
     What.TASKS: _tasks,
     What.MODELS: _models,
     What.STRATEGIES: _strategies,
     What.ATTACKS: _attacks,
     What.PRESETS: _presets,
+    What.SWEEPS: _sweeps,
 }

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -45,6 +46,7 @@ class PrivateSuperLink:
         self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
         self.app: Path | None = None
         """The Flower app that is submitted: a staged copy of ours, unless there is another."""
+        self._staging = threading.Lock()
 
     def __enter__(self) -> PrivateSuperLink:
         self.port = free_port()
@@ -110,8 +112,9 @@ class PrivateSuperLink:
 
     def submit(self, experiment: Experiment, gpus: float) -> str:
         """Hand the experiment to Flower; returns Flower's run id."""
-        if self.app is None:
-            self.app = stage_app(self.home / APP)
+        with self._staging:  # several runs may be submitted at once
+            if self.app is None:
+                self.app = stage_app(self.home / APP)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers

@@ -1,0 +1,55 @@
+"""Runs that end early, and say why; also after an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exchange.experiment import Experiment
+from exchange.runfolder import read_json
+from server.stopping import why_ended
+from tests.federations import model_sha, rounds, run, tiny
+
+
+def ended(accuracies: list[float | None], total: int = 100, **stop: Any) -> str:
+    lines = [{"round": i} | ({} if value is None else {"accuracy": value}) for i, value in enumerate(accuracies, 1)]
+    keys = {f"stop.{name}": value for name, value in stop.items()}
+    return why_ended(Experiment.of({"rounds": total, **keys}), lines)
+
+
+def test_by_default_only_the_last_round_ends_a_run() -> None:
+    assert ended([0.99] * 99) == ""
+    assert ended([0.99] * 100) == "rounds"
+
+
+def test_an_accuracy_ends_it() -> None:
+    assert ended([0.5, None, 0.79], accuracy=0.8) == ""
+    assert ended([0.5, None, 0.8], accuracy=0.8) == "accuracy"
+    assert ended([None, None], accuracy=0.8) == ""
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "why"),
+    [
+        ([0.5, 0.4], ""),
+        ([0.5, None, 0.4, None, 0.5], "patience"),
+        ([0.5, 0.4, 0.6, 0.5], ""),
+        ([0.5, 0.4, 0.6, 0.5, 0.6], "patience"),
+    ],
+)
+def test_patience_counts_evaluations_without_a_new_best(accuracies: list[float | None], why: str) -> None:
+    assert ended(accuracies, patience=2) == why
+
+
+def test_a_run_that_reaches_its_accuracy_stops_and_says_so(tmp_path: Path) -> None:
+    whole = run(tiny(tmp_path, "whole", rounds=12))
+    wanted = sorted(line["accuracy"] for line in rounds(whole) if "accuracy" in line)[2]
+    folder = run(tiny(tmp_path, rounds=12, **{"stop.accuracy": wanted}))
+    summary = read_json(folder.summary)
+    assert summary["ended"] == "accuracy" and summary["rounds"] < 12
+    assert rounds(folder)[-1]["accuracy"] >= wanted
+    assert read_json(whole.summary)["ended"] == "rounds"
+    again = run(tiny(tmp_path, rounds=12, **{"stop.accuracy": wanted, "run.resume": True}))
+    assert read_json(again.summary)["rounds"] == summary["rounds"] and model_sha(again) == summary["model_sha256"]

@@ -1,0 +1,163 @@
+"""`thistle sweep` with real processes: killed and continued, broken cells, Ctrl-C, one SuperLink for all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exchange.runfolder import RunFolder, read_json, read_lines
+from tests.federations import TINY
+from tests.thistle.test_cli import start, thistle
+from tests.thistle.test_ray import assert_clean
+
+pytestmark = pytest.mark.timeout(400)
+
+FIXED = "\n".join(
+    f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
+    for key, value in TINY.items()
+    if key != "runtime.workers"
+)
+GRID = f"""# Three strategies, three shares of attackers, two seeds.
+seeds = [0, 1]
+engine = "inline"
+columns = "attack.fraction"
+
+[axes]
+strategy.name = ["fedavg", "rfa", "median"]
+attack.fraction = [0.0, 0.25, 0.5]
+
+[set]
+attack.kind = "sign-flip"
+{FIXED}
+
+[[expect]]
+better = {{ attack.fraction = 0.0 }}
+worse = {{ attack.fraction = 0.5 }}
+by = -50.0
+"""
+TWO = f"""seeds = [0]
+[axes]
+task.min-size = [1, 500]
+[set]
+{FIXED}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "grid.toml").write_text(text)
+    return folder / "runs" / "grid"
+
+
+def finished(home: Path) -> list[Path]:
+    return sorted(home.glob("*/summary.json"))
+
+
+def wait_for(home: Path, count: int) -> None:
+    deadline = time.monotonic() + 200
+    while len(finished(home)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def our_workers(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_a_sweep_that_was_killed_half_way_yields_the_same_table(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir()
+    whole.mkdir()
+    home = write(killed, GRID)
+    process = start("sweep", "grid.toml", cwd=killed)
+    wait_for(home, 7)
+    workers = our_workers(psutil.Process(process.pid))
+    process.kill()
+    process.wait()
+    assert workers
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive, "the workers of a killed sweep end by themselves"
+    before = {path: path.stat().st_mtime_ns for path in finished(home)}
+    assert 7 <= len(before) < 18 and not (home / "sweep.csv").exists()
+
+    done = thistle("sweep", "grid.toml", cwd=killed)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(before)} finished before" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    other = write(whole, GRID)
+    assert thistle("sweep", "grid.toml", "--jobs", "1", cwd=whole).returncode == 0
+    assert (home / "sweep.csv").read_bytes() == (other / "sweep.csv").read_bytes()
+    assert (home / "sweep.md").read_bytes() == (other / "sweep.md").read_bytes()
+
+    plan = read_json(home / "sweep.json")
+    assert len(plan["cells"]) == 18 and plan["axes"]["attack.fraction"] == [0.0, 0.25, 0.5]
+    for cell in plan["cells"]:
+        assert read_json(RunFolder(home / cell["folder"]).summary)["rounds"] == TINY["rounds"]
+    rows = list(csv.DictReader((home / "sweep.csv").open()))
+    assert [row["id"] for row in rows] == [cell["id"] for cell in plan["cells"]]
+    assert {row["status"] for row in rows} == {"finished"}
+    assert {path.name for path in home.glob("*.png")} == {"curves.png", "final.png"}
+    assert "held" in done.stdout and read_json(home / "expectations.json")[0]["held"] is True
+
+
+def test_a_broken_cell_stops_nobody_and_is_named(tmp_path: Path) -> None:
+    home = write(tmp_path, TWO)
+    for _ in range(2):
+        done = thistle("sweep", "grid.toml", "--engine", "inline", "--jobs", "1", cwd=tmp_path)
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()[-2:]
+        assert "failed: task.min-size=500 seed=0: task.min-size = 500" in last[0] and "1 cell failed" in last[1]
+        assert "Traceback" not in done.stderr
+        assert len(finished(home)) == 1
+    statuses = [row["status"] for row in csv.DictReader((home / "sweep.csv").open())]
+    assert statuses == ["finished", "failed"] and "500 | –" in (home / "sweep.md").read_text()
+
+
+def test_ctrl_c_leaves_nothing_behind_and_everything_to_go_on(tmp_path: Path) -> None:
+    home = write(tmp_path, TWO.replace("[1, 500]", "[1, 2]").replace("rounds = 4", "rounds = 3000"))
+    process = start("sweep", "grid.toml", "--engine", "inline", "--jobs", "2", cwd=tmp_path)
+    deadline = time.monotonic() + 200
+    while sum(len(list(read_lines(path))) > 2 for path in home.glob("*/metrics.jsonl")) < min(2, os.cpu_count() or 1):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = our_workers(psutil.Process(process.pid))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"continue with the same command" in errors and b"Traceback" not in errors
+    assert not [worker for worker in workers if worker.is_running()]
+    statuses = {RunFolder(path.parent).get_status()["status"] for path in home.glob("*/status.json")}
+    assert statuses == {"stopped"}
+
+
+def test_two_commands_do_not_share_a_sweep(tmp_path: Path) -> None:
+    home = write(tmp_path, TWO)
+    home.mkdir(parents=True)
+    with RunFolder(home).held():
+        done = thistle("sweep", "grid.toml", "--engine", "inline", cwd=tmp_path)
+    assert done.returncode == 2 and "still going on" in done.stderr
+
+
+def test_a_file_that_is_wrong_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "[axes]\nclient.lr = [0.1, 'fast']\n")
+    done = thistle("sweep", "grid.toml", cwd=tmp_path)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert "grid: client.lr=fast: client.lr = 'fast': should be a number" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.ray
+def test_one_superlink_serves_all_cells_and_the_models_are_those_of_inline(tmp_path: Path) -> None:
+    before = set(psutil.pids())
+    home = write(tmp_path, TWO.replace("[1, 500]", "[1, 2]"))
+    done = thistle("sweep", "grid.toml", "--jobs", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_clean(before, patience=5)
+    inline = thistle("sweep", "grid.toml", "--engine", "inline", "--out", "inline", cwd=tmp_path)
+    assert inline.returncode == 0, inline.stderr
+    assert (home / "sweep.csv").read_bytes() == (tmp_path / "inline" / "grid" / "sweep.csv").read_bytes()

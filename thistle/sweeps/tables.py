@@ -1,0 +1,200 @@
+"""A sweep's results as files: sweep.csv (a row a cell, no times), times.csv, sweep.md (mean ± standard error)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from exchange.runfolder import read_json, write_atomically, write_json
+from exchange.settings import Value
+from thistle.sweeps.cells import Cell, show
+from thistle.sweeps.expectations import Finding
+from thistle.sweeps.files import Axis, Sweep
+
+FORMAT = 1
+FIGURES = ("ended", "rounds", "final_accuracy", "max_accuracy", "attack_success")
+DETECTION = ("precision", "recall", "honest_excluded")
+COUNTS = ("bytes_up", "bytes_down", "rejected", "failed", "model_sha256")
+TIMES = ("id", "seconds", "seconds_per_round", "start_up")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell with its summary; None where it has not finished."""
+
+    cell: Cell
+    summary: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, cell: Cell) -> Result:
+        return cls(cell, read_json(cell.folder.summary) if cell.is_finished() else None)
+
+    @property
+    def figures(self) -> dict[str, float] | None:
+        """What tables and expectations compare: accuracy, and accuracy under each attack at test time."""
+        if self.summary is None:
+            return None
+        return {"accuracy": self.summary["final_accuracy"], **self.summary.get("final_robust", {})}
+
+
+def write_plan(sweep: Sweep, cells: Sequence[Cell], home: Path) -> None:
+    """sweep.json: which cells there are and where, from the start."""
+    document = {
+        "format": FORMAT,
+        "name": sweep.name,
+        "about": sweep.about,
+        "axes": {axis.name: list(axis.values) for axis in sweep.axes},
+        "seeds": list(sweep.seeds),
+        "columns": sweep.columns,
+        "cells": [
+            {
+                "id": cell.id,
+                "folder": cell.folder.path.name,
+                "axes": dict(cell.axes),
+                "seed": cell.seed,
+                "settings": dict(cell.settings),
+            }
+            for cell in cells
+        ],
+    }
+    write_json(home / "sweep.json", document)
+
+
+def write_csv(sweep: Sweep, results: Sequence[Result], home: Path) -> None:
+    """One row a cell, in the order of the grid: the same bytes however often the sweep was interrupted."""
+    attacks = sorted({name for result in results for name in (result.summary or {}).get("final_robust", {})})
+    names = [axis.name for axis in sweep.axes]
+    header = ["id", *names, "seed", "status", *FIGURES, *(f"robust.{name}" for name in attacks), *DETECTION, *COUNTS]
+    rows: list[list[Any]] = [header]
+    for result in results:
+        cell, found = result.cell, result.summary or {}
+        status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
+        rows.append(
+            [
+                cell.id,
+                *(show(cell.axes[name]) for name in names),
+                cell.seed,
+                status,
+                *(found.get(name, "") for name in FIGURES),
+                *(found.get("final_robust", {}).get(name, "") for name in attacks),
+                *(_known(found.get("detection", {}).get(name)) for name in DETECTION),
+                *(found.get(name, "") for name in COUNTS),
+            ]
+        )
+    _write_rows(home / "sweep.csv", rows)
+
+
+def write_times(results: Sequence[Result], start_ups: Mapping[str, float], home: Path) -> None:
+    """times.csv; how long a cell took to start is known to the command that started it, and kept from then on."""
+    path = home / "times.csv"
+    before: dict[str, str] = {}
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            before = {row["id"]: row["start_up"] for row in csv.DictReader(file) if row.get("start_up")}
+    known = {**before, **{name: f"{seconds:.2f}" for name, seconds in start_ups.items()}}
+    rows: list[list[Any]] = [list(TIMES)]
+    for result in results:
+        if result.summary:
+            name, found = result.cell.id, result.summary
+            rows.append([name, f"{found['seconds']:.2f}", f"{found['seconds_per_round']:.4f}", known.get(name, "")])
+    _write_rows(path, rows)
+
+
+def _known(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Results with one axis across and the others down."""
+
+    sweep: Sweep
+    results: Sequence[Result]
+
+    @property
+    def across(self) -> Axis | None:
+        """The axis that the file names, else the last, if there are two or more."""
+        axes = self.sweep.axes
+        named = [axis for axis in axes if axis.name == self.sweep.columns]
+        return (named or list(axes[-1:]))[0] if len(axes) > 1 or named else None
+
+    @property
+    def down(self) -> list[Axis]:
+        return [axis for axis in self.sweep.axes if axis is not self.across]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What was measured in any of the cells."""
+        return list(dict.fromkeys(name for result in self.results for name in result.figures or ()))
+
+    def table(self, metric: str) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of mean ± standard error in per cent."""
+        across, down = self.across, self.down
+        header = [axis.name for axis in down] + ([show(v) for v in across.values] if across else [metric])
+        rows = []
+        for point in dict.fromkeys(tuple(result.cell.axes[axis.name] for axis in down) for result in self.results):
+            chosen = {axis.name: value for axis, value in zip(down, point, strict=True)}
+            lines = [{**chosen, across.name: value} for value in across.values] if across else [chosen]
+            rows.append(
+                [*map(show, point), *(spread(self.values(axes, metric), len(self.sweep.seeds)) for axes in lines)]
+            )
+        return header, rows
+
+    def values(self, axes: Mapping[str, Value], metric: str) -> list[float]:
+        """One for each seed that has finished."""
+        found = [result.figures for result in self.results if result.cell.axes == axes]
+        return [figures[metric] for figures in found if figures and metric in figures]
+
+
+def spread(values: Sequence[float], wanted: int) -> str:
+    """`91.2 ± 0.4` in per cent: mean and standard error; how many there are where some are missing."""
+    if not values:
+        return "–"
+    error = f" ± {100 * stdev(values) / math.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+    missing = f" ({len(values)} of {wanted})" if len(values) < wanted else ""
+    return f"{100 * fmean(values):.1f}{error}{missing}"
+
+
+def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str, str], home: Path) -> None:
+    """sweep.md: a table for each metric, then what was expected, then what went wrong."""
+    sweep = grid.sweep
+    seeds = ", ".join(map(str, sweep.seeds))
+    parts = [f"# {sweep.name}", sweep.about, f"Accuracy in %, mean ± standard error over the seeds {seeds}."]
+    if grid.across:
+        parts[-1] += f" Columns: {grid.across.name}."
+    for metric in grid.metrics:
+        parts += [f"## {metric}", markdown(*grid.table(metric))]
+    if findings:
+        parts += ["## Expected", "\n".join(f"- {describe(finding)}" for finding in findings)]
+    if failed:
+        parts += ["## Failed", "\n".join(f"- {label}: {message}" for label, message in failed.items())]
+    write_atomically(home / "sweep.md", ("\n\n".join(filter(None, parts)) + "\n").encode())
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def describe(finding: Finding) -> str:
+    """An expectation and what was found, in one line."""
+    asked = finding.expectation
+    better, worse = (", ".join(f"{axis} {show(v)}" for axis, v in one.items()) for one in (asked.better, asked.worse))
+    if finding.points is None:
+        word, found = "not known", "cells are missing"
+    else:
+        word, found = "held" if finding.held else "NOT held", f"{finding.points:+.1f}"
+    about = f"{asked.about}: " if asked.about else ""
+    return f"{word}: {about}{better} above {worse} by {asked.by:g} points of {asked.metric} or more: {found}"
