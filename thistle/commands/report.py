@@ -38,3 +38,21 @@ def report(
     except OSError as error:
         raise UserError(f"--output {target}: cannot be written: {error.strerror}") from None
     results.print(f"report: {target} ({len(page) / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+    if png:
+        _draw(runs, sweeps, Path(png).expanduser())
+    if tensorboard:
+        from thistle.report.events import write_events
+
+        write_events(runs, Path(tensorboard).expanduser())
+        results.print(f"for TensorBoard: {tensorboard}", markup=False, soft_wrap=True)
+
+
+def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
+    from thistle.report.pictures import draw_all
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = draw_all(runs, sweeps, folder)
+    except OSError as error:
+        raise UserError(f"--png {folder}: cannot be written: {error.strerror}") from None
+    results.print(f"pictures: {len(drawn)} in {folder}", markup=False, soft_wrap=True)

@@ -4,6 +4,31 @@ const charts = new Set();
 const P = Bokeh.Plotting;
 Bokeh.set_log_level("warn");
 
+// Charts are put into the page one after the other, those in view first, so that a long page is there at once.
+const waiting = [];
+let drawing = false;
+
+function inTurn(chart) {
+  return new Promise((done) => {
+    waiting.push({chart, done});
+    if (!drawing) { drawing = true; setTimeout(drawNext); }
+  });
+}
+
+async function drawNext() {
+  const distance = ({chart}) => {
+    const box = chart.host.getBoundingClientRect();
+    return box.top > innerHeight ? box.top : box.bottom < 0 ? -box.bottom : 0;
+  };
+  let next = 0;
+  waiting.forEach((one, i) => { if (distance(one) < distance(waiting[next])) next = i; });
+  const [{chart, done}] = waiting.splice(next, 1);
+  if (charts.has(chart)) await P.show(chart.figure, chart.host);
+  done();
+  if (waiting.length) setTimeout(drawNext);
+  else drawing = false;
+}
+
 function tip(lines) {
   return el("div", {class: "tip"}, lines.map((line, i) => i ? el("div", {}, line) : el("strong", {}, line)));
 }
@@ -20,7 +45,7 @@ class Chart {
     host.setAttribute("aria-label", label);
     charts.add(this);
     this.style();
-    this.shown = P.show(this.figure, host).then((view) => { this.view = view; });
+    this.shown = inTurn(this);
   }
 
   hover(renderers, tooltips, mode = "mouse") {
@@ -146,11 +171,19 @@ class Cells extends Chart {
   }
 }
 
-// viridis at these places, which reads in grey as well; dark text on its light end.
+// viridis at these places: it reads in grey as well.
 const VIRIDIS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
+const hex = (colour, from) => parseInt(colour.slice(from, from + 2), 16);
+
+// Black or white, whichever is easier to read there (WCAG's relative luminance).
+function inkOn(colour) {
+  const linear = [1, 3, 5].map((from) => (hex(colour, from) / 255) ** 2.2);
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.18 ? "#111111" : "#ffffff";
+}
+
 function heat(share) {
   const at = Math.min(0.9999, Math.max(0, share)) * (VIRIDIS.length - 1), i = Math.floor(at), part = at - i;
-  const hex = (colour, from) => parseInt(colour.slice(from, from + 2), 16);
-  const mix = (from) => Math.round(hex(VIRIDIS[i], from) * (1 - part) + hex(VIRIDIS[i + 1], from) * part);
-  return {fill: `rgb(${mix(1)},${mix(3)},${mix(5)})`, ink: share > 0.55 ? "#111111" : "#ffffff"};
+  const mix = (from) => Math.round(hex(VIRIDIS[i], from) * (1 - part) + hex(VIRIDIS[i + 1], from) * part).toString(16).padStart(2, "0");
+  const fill = `#${mix(1)}${mix(3)}${mix(5)}`;
+  return {fill, ink: inkOn(fill)};
 }

@@ -4,6 +4,21 @@ const main = document.getElementById("main"), chips = document.getElementById("c
 const live = document.body.dataset.live === "yes";
 let parts = [];
 
+const FEW = 8;   // more lines than that and nobody tells them apart
+
+// Where there are many runs, the first look is at those that changed last.
+let introduced = false;
+function introduce() {
+  if (introduced || data.runs.length === 0) return;
+  introduced = true;
+  [...data.runs].sort((a, b) => b.changed - a.changed).slice(FEW).forEach((run) => hidden.add(run.id));
+}
+
+function showAll(on) {
+  data.runs.forEach((run) => on ? hidden.delete(run.id) : hidden.add(run.id));
+  refresh();
+}
+
 function drawChips() {
   const about = data.runs.map((run) => {
     const own = style(run);
@@ -14,6 +29,7 @@ function drawChips() {
     }}, el("i", {class: "swatch", style: {borderTopColor: own.colour, borderTopStyle: own.dash === "dashdot" ? "dashed" : own.dash}}), run.name,
       live ? state(run) : null);
   });
+  if (about.length > 2) about.push(el("button", {type: "button", onclick: () => showAll(true)}, "all"), el("button", {type: "button", onclick: () => showAll(false)}, "none"));
   empty(chips).append(...about);
 }
 
@@ -31,7 +47,8 @@ function contents() {
 
 // Everything anew: at the start, in other colours, and when runs have come or gone.
 async function draw() {
-  [...charts].forEach((chart) => charts.delete(chart));
+  charts.clear();
+  introduce();
   empty(main);
   main.append(...data.sweeps.flatMap(sweepSections));
   parts = [];

@@ -32,9 +32,11 @@ function overview(runs) {
       robust ? `${robust[0]} ${percent(robust[1])}` : "–", percent(found.precision), percent(found.recall),
       decimal(seconds[Math.floor(seconds.length / 2)]), size(sum(column(run, "bytes_up")))];
   });
+  const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));
   const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
     .filter(Boolean).map((text) => el("p", {class: "problem"}, `${run.name}: ${text}`)));
-  return section("overview", "Overview", table(head, rows, [2, 6, 7, 8, 9, 10, 11, 12]), ...notes);
+  return section("overview", "Overview", table(kept.map((i) => head[i]), rows.map((row) => kept.map((i) => row[i])),
+    kept.map((i, at) => [2, 6, 7, 8, 9, 10, 11, 12].includes(i) ? at : -1)), ...notes);
 }
 
 const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
@@ -176,10 +178,13 @@ function settings() {
     const keys = [...new Set(runs.flatMap((run) => Object.keys(run.experiment)))];
     const values = (key) => runs.map((run) => run.experiment[key] === undefined ? "–" : String(run.experiment[key]));
     const differs = (key) => new Set(values(key)).size > 1;
-    const rows = keys.filter((key) => !only || differs(key)).map((key) => el("tr", {}, el("th", {scope: "row"}, key),
-      values(key).map((value) => el("td", {class: differs(key) ? "differs longer" : "longer"}, value))));
-    empty(body).append(el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "settings"}, el("table", {},
-      el("thead", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", {scope: "col"}, run.name)))), el("tbody", {}, rows))));
+    const row = (key) => el("tr", {}, el("th", {scope: "row"}, key),
+      values(key).map((value) => el("td", {class: differs(key) ? "differs longer" : "longer"}, value)));
+    const shown = keys.filter((key) => !only || differs(key));
+    const parts = runs.length > 1 ? [shown] : Object.values(Object.groupBy(shown, (key) => key.includes(".") ? key.split(".")[0] : ""));
+    const head = runs.length > 1 ? el("thead", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", {scope: "col"}, run.name)))) : null;
+    empty(body).append(el("div", {class: runs.length > 1 ? "scroll" : "flow", tabindex: "0", role: "region", "aria-label": "settings"},
+      parts.map((part) => el("table", {}, head, el("tbody", {}, part.map(row))))));
   };
   const controls = data.runs.length > 1 ? el("div", {class: "controls"}, check("only what differs", only, (on) => { only = on; again(); })) : null;
   return {section: section("settings", "Settings", controls, body), again};

@@ -31,8 +31,10 @@ function sweepMaps(sweep, id, chosen) {
   const mine = (map) => `${map.rows} × ${map.columns}` === chosen.pair && map.measure === chosen.measure;
   function draw() {
     empty(body);
-    for (const best of sweep.bests.filter(mine)) body.append(bestCard(sweep, best));
+    const fits = sweep.bests.filter((best) => best.measure === chosen.measure);
     for (const map of sweep.maps.filter(mine)) body.append(mapCard(sweep, map));
+    const best = fits.find(mine) ?? fits[0];
+    if (best) body.append(bestCard(sweep, best));
   }
   draw();
   return section(`${id}-maps`, "Maps", el("p", {class: "quiet"},
@@ -53,15 +55,15 @@ function mapCard(sweep, map) {
 
 function bestCard(sweep, map) {
   const host = el("div", {class: "chart"}), names = sweep.axes[sweep.strategy];
-  const cells = map.cells.map((cell) => ({...cell, fill: look(names.indexOf(cell.best)).colour, ink: document.documentElement.dataset.theme === "dark" ? "#111111" : "#ffffff",
+  const cells = map.cells.map((cell) => ({...cell, fill: look(names.indexOf(cell.best)).colour, ink: inkOn(look(names.indexOf(cell.best)).colour),
     text: `${cell.best}${cell.significant ? " *" : ""}\n${withError(cell)}`,
     tip: [`${map.rows} = ${cell.row}, ${map.columns} = ${cell.column}`, `${cell.best} ${withError(cell)}`,
       ...(cell.second ? [`next: ${cell.second} ${percent(cell.second_mean)}`] : []),
       cell.p == null ? "too few seeds for a test" : `p = ${decimal(cell.p, 2)}, corrected ${decimal(cell.corrected, 2)}`]}));
-  new Cells(host, {label: `the best defence by ${map.rows} and ${map.columns}`, rows: sweep.axes[map.rows], columns: sweep.axes[map.columns],
+  new Cells(host, {label: `the best defence by ${map.rows} and ${map.columns}; the numbers are in the table of all results`, rows: sweep.axes[map.rows], columns: sweep.axes[map.columns],
     cells, x: map.columns, y: map.rows});
   const untested = map.cells.filter((cell) => cell.second && cell.p == null).length;
-  return el("div", {class: "card wide"}, el("h3", {}, "The best defence, by its worst case"), host, el("p", {class: "quiet"},
+  return el("div", {class: "card"}, el("h3", {}, `The best defence by its worst case: ${map.measure}`), host, el("p", {class: "quiet"},
     "* better than the next one: two-sided Welch t-test over seeds, p < 0.05 after Holm's correction for the cells of this map."
     + (untested ? ` In ${untested} of ${map.cells.length} cells the seeds do not allow a test.` : "")));
 }
