@@ -14,7 +14,8 @@ from thistle.screen import results
 
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="RUN|SWEEP...", help="Run folders, sweeps, folders of runs, or names below --out.")
+        list[str],
+        typer.Argument(metavar="RUN|SWEEP...", help="Run folders, sweeps, folders of runs; or names below --out."),
     ],
     output: Annotated[
         str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if it is only one.")

@@ -15,7 +15,7 @@ def watch(
     source: Annotated[
         str, typer.Argument(metavar="RUN|DIR", help="A run folder, a sweep, a folder of runs, or a name below --out.")
     ] = "",
-    host: Annotated[str, typer.Option(help="The address to listen on; the default is this machine alone.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Where to listen; the default is this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
     out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
 ) -> None:
@@ -41,4 +41,4 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise UserError(f"--host {host} --port {port}: cannot listen there: {error.strerror}; --port 0 takes any") from None
+        raise UserError(f"--host {host} --port {port}: cannot listen: {error.strerror}; --port 0 takes any") from None

@@ -88,12 +88,8 @@ class Truth:
         ids = value.get("malicious")
         if not isinstance(ids, list):
             return None
-        start, stop = (value.get(name) for name in ("start", "stop"))
-        return cls(
-            frozenset(filter(is_id, ids)),
-            start if is_id(start) else 1,
-            stop if is_id(stop) else 0,
-        )
+        when = {name: value[name] for name in ("start", "stop") if is_id(value.get(name))}
+        return cls(frozenset(filter(is_id, ids)), **when)
 
     def attacks(self, clients: np.ndarray, rounds: np.ndarray) -> np.ndarray:
         """Whether each of these replies was an attack."""

@@ -86,5 +86,3 @@ def _embed(data: dict[str, Any]) -> str:
 
 def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-

@@ -28,12 +28,13 @@ def picture(path: Path, xlabel: str, ylabel: str, size: tuple[float, float] = (5
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(figsize=size, dpi=200, layout="constrained")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     yield axes
     if xlabel == "round":
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize="small")
     figure.savefig(path)

@@ -77,7 +77,7 @@ def read_sweep(folder: Path) -> Sweep:
             for cell in plan["cells"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / 'sweep.json'}: cannot be read as a sweep ({type(error).__name__}: {error})") from None
+        raise UserError(f"{folder / 'sweep.json'}: cannot be read as a sweep: {error!r}") from None
     problems: list[str] = []
     grouped: dict[tuple, list[Run]] = {}
     listed = []

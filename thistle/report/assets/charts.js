@@ -49,7 +49,7 @@ class Chart {
   }
 
   hover(renderers, tooltips, mode = "mouse") {
-    this.figure.add_tools(new Bokeh.HoverTool({renderers, tooltips, mode, point_policy: "follow_mouse", attachment: "horizontal"}));
+    this.figure.add_tools(new Bokeh.HoverTool({renderers, tooltips, mode, line_policy: "nearest", point_policy: "follow_mouse", attachment: "horizontal"}));
   }
 
   style() {
@@ -102,7 +102,7 @@ class Lines extends Chart {
     const dots = f.scatter({field: "x"}, {field: "y"}, {source, size: 5});
     const drawn = [line, dots, band].filter(Boolean);
     let current = one;
-    this.hover([dots], (_, at) => tip([current.name, `${this.x} ${decimal(current.x[at.index], 6)}: ${this.format(current.y[at.index])}`
+    this.hover([line], (_, at) => tip([current.name, `${this.x} ${decimal(current.x[at.index], 6)}: ${this.format(current.y[at.index])}`
       + (current.low && current.high[at.index] > current.low[at.index]
         ? ` (${this.format(current.low[at.index])} to ${this.format(current.high[at.index])})` : "")]), "vline");
     return {
