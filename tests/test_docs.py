@@ -16,7 +16,7 @@ from tests.federations import rounds, run, tiny
 from thistle.experiments import preset_names
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/run-folder.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/report.md", "docs/run-folder.md")
 
 
 def read(name: str) -> str:

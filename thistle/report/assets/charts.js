@@ -66,9 +66,14 @@ class Chart {
     for (const grid of f.grids) grid.grid_line_color = line, grid.grid_line_alpha = 0.6;
   }
 
+  // Bokeh keeps every document until it is told otherwise; a live page makes many.
   remove() {
     charts.delete(this);
-    this.shown.then(() => { this.host.replaceChildren(); });
+    this.shown.then(() => {
+      const own = this.figure.document;
+      own?.remove_root(this.figure);
+      if (Bokeh.documents.includes(own)) Bokeh.documents.splice(Bokeh.documents.indexOf(own), 1);
+    });
   }
 }
 

@@ -9,9 +9,31 @@ function clients(load) {
   const shown = {run: null, colour: "verdict", order: "truth", map: null, drawn: ""};
   const body = el("div"), controls = el("div", {class: "controls"});
   const place = section("clients", "Clients", controls, body);
-  let parts = [];
+  let parts = [], busy = false, waiting = false;
 
+  // One at a time: rounds may come faster than a map is drawn.
   async function again(force = false) {
+    if (busy) { waiting = true; return; }
+    busy = true;
+    try {
+      await update(force);
+    } finally {
+      busy = false;
+    }
+    if (waiting) { waiting = false; again(); }
+  }
+
+  function drawControls(known) {
+    const now = JSON.stringify(known.map((run) => [run.id, run.name]));
+    if (now === controls.dataset.drawn) return;
+    controls.dataset.drawn = now;
+    empty(controls).append(
+      choice("run", known.map((run) => [run.id, run.name]), shown.run, (id) => { shown.run = id; again(true); }),
+      choice("colour by", [["verdict", "verdict"], ["truth", "right or wrong"]], shown.colour, (kind) => { shown.colour = kind; draw(); }),
+      choice("order by", [["truth", "truth"], ["id", "number"]], shown.order, (kind) => { shown.order = kind; draw(); }));
+  }
+
+  async function update(force) {
     const known = data.runs.filter((run) => column(run, "round").length);
     if (!known.some((run) => run.id === shown.run)) {
       const attacked = known.find((run) => run.experiment["attack.kind"] !== "none");
@@ -19,15 +41,13 @@ function clients(load) {
     }
     place.hidden = shown.run === null;
     if (place.hidden) return;
-    empty(controls).append(
-      choice("run", known.map((run) => [run.id, run.name]), shown.run, (id) => { shown.run = id; again(true); }),
-      choice("colour by", [["verdict", "verdict"], ["truth", "right or wrong"]], shown.colour, (kind) => { shown.colour = kind; draw(); }),
-      choice("order by", [["truth", "truth"], ["id", "number"]], shown.order, (kind) => { shown.order = kind; draw(); }));
+    drawControls(known);
     const run = known.find((one) => one.id === shown.run);
     const now = `${run.id} ${last(column(run, "round"))} ${run.status}`;
     if (now === shown.drawn && !force) return;
     shown.drawn = now;
     const loaded = await load(run.id);
+    if (!loaded) shown.drawn = "";
     if (!loaded || shown.run !== run.id) return;
     shown.map = {...loaded, codes: await unpack(loaded.cells, Uint8Array), why: await unpack(loaded.reasons, Uint8Array),
       marks: loaded.scores ? await unpack(loaded.scores, Float32Array) : null};

@@ -25,12 +25,13 @@ function drawChips() {
     return el("button", {type: "button", "aria-pressed": String(!own.hidden), "data-run": run.id, onclick: () => {
       hidden.has(run.id) ? hidden.delete(run.id) : hidden.add(run.id);
       refresh();
-      chips.querySelector(`[data-run="${run.id}"]`)?.focus();
     }}, el("i", {class: "swatch", style: {borderTopColor: own.colour, borderTopStyle: own.dash === "dashdot" ? "dashed" : own.dash}}), run.name,
       live ? state(run) : null);
   });
   if (about.length > 2) about.push(el("button", {type: "button", onclick: () => showAll(true)}, "all"), el("button", {type: "button", onclick: () => showAll(false)}, "none"));
+  const focused = chips.contains(document.activeElement) ? document.activeElement.dataset.run : null;
   empty(chips).append(...about);
+  if (focused) chips.querySelector(`[data-run="${focused}"]`)?.focus();
 }
 
 function refresh() {
@@ -47,7 +48,7 @@ function contents() {
 
 // Everything anew: at the start, in other colours, and when runs have come or gone.
 async function draw() {
-  charts.clear();
+  charts.forEach((chart) => chart.remove());
   introduce();
   empty(main);
   main.append(...data.sweeps.flatMap(sweepSections));
@@ -66,8 +67,12 @@ async function draw() {
 
 async function mapOf(id) {
   if (!live) return data.maps[id];
-  const answer = await fetch(`/map/${id}`);
-  return answer.ok ? answer.json() : null;
+  try {
+    const answer = await fetch(`/map/${id}`);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;   // the server has gone; the next event tries again
+  }
 }
 
 function setTheme(name) {
