@@ -23,6 +23,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/deploy.md",
     "docs/guide.md",
+    "docs/report.md",
     "docs/run-folder.md",
     "docs/security.md",
 )

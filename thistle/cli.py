@@ -18,7 +18,19 @@ from thistle.rooms import use_rooms
 use_rooms()
 
 from exchange.errors import UserError  # noqa: E402
-from thistle.commands import certs, compare, demo, deploy, evaluate, listing, resume, run, sweep  # noqa: E402
+from thistle.commands import (  # noqa: E402
+    certs,
+    compare,
+    demo,
+    deploy,
+    evaluate,
+    listing,
+    report,
+    resume,
+    run,
+    sweep,
+    watch,
+)
 from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
@@ -49,6 +61,8 @@ app.command("resume")(resume.resume)
 app.command("sweep")(sweep.sweep)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("list")(listing.list_)
 app.command("demo")(demo.demo)
 app.command("certs")(certs.certs)

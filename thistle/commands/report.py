@@ -1,0 +1,59 @@
+"""`thistle report`: runs and sweeps as one page that needs nothing but a browser, and as pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from exchange.runfolder import write_atomically
+from thistle.screen import results
+
+
+def report(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN|SWEEP...", help="Run folders, sweeps, folders of runs; or names below --out."),
+    ],
+    output: Annotated[
+        str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if it is only one.")
+    ] = "",
+    png: Annotated[str, typer.Option(metavar="DIR", help="Also draw pictures for papers there.")] = "",
+    tensorboard: Annotated[str, typer.Option(metavar="DIR", help="Also write event files for TensorBoard there.")] = "",
+    out: Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")] = "runs",
+) -> None:
+    """Show runs and sweeps on a page of one file: curves, clients, detection, cost, settings."""
+    from thistle.report.page import file_page, report_data
+    from thistle.report.sources import sort_out
+
+    runs, sweeps = sort_out(sources, out)
+    alone = (runs + sweeps)[0] if len(runs + sweeps) == 1 else None
+    target = Path(output).expanduser() if output else (alone or Path()) / "report.html"
+    title = f"Thistle: {alone.name}" if alone else f"Thistle: {len(runs) + len(sweeps)} experiments"
+    page = file_page(report_data(runs, sweeps), title)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, page.encode())
+    except OSError as error:
+        raise UserError(f"--output {target}: cannot be written: {error.strerror}") from None
+    results.print(f"report: {target} ({len(page) / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+    if png:
+        _draw(runs, sweeps, Path(png).expanduser())
+    if tensorboard:
+        from thistle.report.events import write_events
+
+        write_events(runs, Path(tensorboard).expanduser())
+        results.print(f"for TensorBoard: {tensorboard}", markup=False, soft_wrap=True)
+
+
+def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
+    from thistle.report.pictures import draw_all
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = draw_all(runs, sweeps, folder)
+    except OSError as error:
+        raise UserError(f"--png {folder}: cannot be written: {error.strerror}") from None
+    results.print(f"pictures: {len(drawn)} in {folder}", markup=False, soft_wrap=True)

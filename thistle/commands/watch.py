@@ -1,0 +1,44 @@
+"""`thistle watch`: the report's page, live."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from exchange.errors import UserError
+from thistle.screen import complain, results
+
+
+def watch(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|DIR", help="A run folder, a sweep, a folder of runs, or a name below --out.")
+    ] = "",
+    host: Annotated[str, typer.Option(help="Where to listen; the default is this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
+    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+) -> None:
+    """Show runs in the browser while they go on; ends with Ctrl-C."""
+    import uvicorn
+
+    from thistle.report.live import LOCAL, make_app
+    from thistle.report.sources import find_folder
+
+    folder = find_folder(source or out, out)
+    app = make_app([folder], host)
+    listener = _listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    results.print(f"http://{name}:{listener.getsockname()[1]}/  ({folder})", markup=False, soft_wrap=True)
+    if host not in LOCAL:
+        complain(f"--host {host}: whoever reaches this machine can read these runs; there is no password")
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UserError(f"--host {host} --port {port}: cannot listen: {error.strerror}; --port 0 takes any") from None

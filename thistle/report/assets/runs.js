@@ -1,0 +1,191 @@
+// Sections about runs: the overview, curves, detection, robust accuracy, cost, settings.
+
+const hidden = new Set();      // ids of runs that the reader has switched off
+const places = new Map();      // id → place in the colours, which stays when runs come and go
+
+function style(run) {
+  if (!places.has(run.id)) places.set(run.id, places.size);
+  return {id: run.id, name: run.name, hidden: hidden.has(run.id), ...look(places.get(run.id))};
+}
+
+const column = (run, name) => run.columns[name] ?? [];
+const last = (values) => values.findLast((value) => value != null);
+const some = (runs, name) => runs.some((run) => column(run, name).length > 0);
+
+function finalAccuracy(run) {
+  return run.summary.final_accuracy ?? last(column(run, "accuracy"));
+}
+
+function state(run) {
+  return el("span", {class: `state ${run.status.replace(/[^a-z]/g, "")}`, title: run.message}, run.status);
+}
+
+function overview(runs) {
+  const head = ["run", "state", "rounds", "task", "strategy", "attack", "accuracy", "best", "weakest under attack", "precision", "recall", "s / round", "sent up"];
+  const rows = runs.map((run) => {
+    const x = run.experiment, found = run.summary.detection ?? detected(run).total;
+    const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
+    const seconds = column(run, "seconds").slice(1).sort((a, b) => a - b);
+    return [run.name, state(run), `${last(column(run, "round")) ?? 0} / ${x.rounds ?? "?"}`, x["task.name"] ?? "–", x["strategy.name"] ?? "–",
+      x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
+      percent(finalAccuracy(run)), percent(run.summary.max_accuracy ?? best(column(run, "accuracy"))),
+      robust ? `${robust[0]} ${percent(robust[1])}` : "–", percent(found.precision), percent(found.recall),
+      decimal(seconds[Math.floor(seconds.length / 2)]), size(sum(column(run, "bytes_up")))];
+  });
+  const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));
+  const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
+    .filter(Boolean).map((text) => el("p", {class: "problem"}, `${run.name}: ${text}`)));
+  return section("overview", "Overview", table(kept.map((i) => head[i]), rows.map((row) => kept.map((i) => row[i])),
+    kept.map((i, at) => [2, 6, 7, 8, 9, 10, 11, 12].includes(i) ? at : -1)), ...notes);
+}
+
+const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+const best = (values) => values.reduce((high, value) => value != null && (high == null || value > high) ? value : high, null);
+
+function running(values) {
+  let total = 0;
+  return values.map((value) => { total += value ?? 0; return total; });
+}
+
+// Where a run stands on the x axis in each round.
+const ALONG = {
+  round: ["round", (run) => column(run, "round")],
+  seconds: ["seconds", (run) => running(column(run, "seconds"))],
+  bytes: ["MB sent by clients", (run) => running(column(run, "bytes_up")).map((bytes) => bytes / 1e6)],
+};
+
+function along(run, kind, values) {
+  const known = values.map((value, i) => value != null ? i : -1).filter((i) => i >= 0);
+  const x = ALONG[kind][1](run);
+  return {...style(run), x: known.map((i) => x[i]), y: known.map((i) => values[i])};
+}
+
+// A card with one chart of lines whose kind the reader may change; `again` draws what is new.
+function lineCard(title, options, series) {
+  const host = el("div", {class: "chart"});
+  let chart = null;
+  const made = {
+    again(fresh = false) {
+      if (fresh && chart) { chart.remove(); chart = null; empty(host); }
+      const lines = series();
+      const bare = lines.every((one) => one.x.length === 0);
+      made.card.hidden = bare && !chart;
+      if (made.card.hidden) return;
+      chart ??= new Lines(host, {label: `${title}: a chart of lines; the numbers are below`, ...options()});
+      chart.set(lines);
+    },
+  };
+  made.card = card(title, host, numbers(() => chart));
+  return made;
+}
+
+function curves() {
+  const shown = {along: "round", loss: "loss", log: false, attack: ""};
+  const accuracy = lineCard("Accuracy on the test set", () => ({x: ALONG[shown.along][0], format: percent}),
+    () => data.runs.map((run) => along(run, shown.along, column(run, "accuracy"))));
+  const loss = lineCard("Loss", () => ({x: ALONG[shown.along][0], y_axis_type: shown.log ? "log" : "linear"}),
+    () => data.runs.map((run) => along(run, shown.along, column(run, shown.loss))));
+  const attacks = [...new Set(data.runs.flatMap((run) => Object.keys(run.robust)))];
+  shown.attack = attacks.includes("pgd20") ? "pgd20" : attacks[0];
+  const robust = attacks.length === 0 ? null : lineCard("Accuracy on adversarial examples", () => ({x: ALONG[shown.along][0], format: percent}),
+    () => data.runs.map((run) => along(run, shown.along, run.robust[shown.attack] ?? [])));
+  const success = !some(data.runs, "attack_success") ? null : lineCard("Success of the backdoor", () => ({x: ALONG[shown.along][0], format: percent}),
+    () => data.runs.map((run) => along(run, shown.along, column(run, "attack_success"))));
+  const all = [accuracy, loss, robust, success].filter(Boolean);
+  const change = (key) => (value) => { shown[key] = value; all.forEach((one) => one.again(true)); };
+  const controls = el("div", {class: "controls"},
+    choice("along", [["round", "rounds"], ["seconds", "time"], ["bytes", "traffic"]], "round", change("along")),
+    choice("loss", [["loss", "on the test set"], ["train_loss", "in training"]], "loss", change("loss")),
+    check("logarithmic", false, change("log")),
+    robust ? choice("adversarial examples", attacks.map((attack) => [attack, attack]), shown.attack, change("attack")) : null);
+  return {
+    section: section("curves", "Accuracy and loss", controls, el("div", {class: "cards"}, all.map((one) => one.card))),
+    again: () => all.forEach((one) => one.again()),
+  };
+}
+
+// Precision and recall of excluding attackers, over the last rounds.
+function detected(run, window = Infinity) {
+  const names = ["true_positive", "false_positive", "false_negative", "true_negative"];
+  const counts = names.map((name) => column(run, name)), rounds = column(run, "round").length;
+  const totals = [0, 0, 0, 0];
+  const over = rounds ? [...Array(rounds).keys()].map((i) => {
+    counts.forEach((values, k) => { totals[k] += (values[i] ?? 0) - (i >= window ? values[i - window] ?? 0 : 0); });
+    return scores(...totals);
+  }) : [];
+  return {over, total: over.at(-1) ?? {}};
+}
+
+function scores(tp, fp, fn, tn) {
+  const share = (part, whole) => whole > 0 ? part / whole : null;
+  return {precision: share(tp, tp + fp), recall: share(tp, tp + fn), f1: share(2 * tp, 2 * tp + fp + fn), honest: share(fp, fp + tn)};
+}
+
+function detection() {
+  const shown = {window: "10"};
+  const kinds = [["precision", "Precision: excluded replies that were attacks"], ["recall", "Recall: attacks that were excluded"],
+    ["honest", "Honest replies that were excluded"]];
+  const all = kinds.map(([kind, title]) => lineCard(title, () => ({format: percent, height: 240, whole: true}), () => data.runs.map((run) =>
+    along(run, "round", detected(run, Number(shown.window)).over.map((one) => one[kind])))));
+  const controls = el("div", {class: "controls"}, choice("over", [["1", "each round"], ["10", "the last 10 rounds"], ["Infinity", "all rounds so far"]], "10",
+    (value) => { shown.window = value; all.forEach((one) => one.again()); }));
+  return {
+    section: section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered or rejected. No line: nothing to divide by."), controls,
+      el("div", {class: "cards three"}, all.map((one) => one.card))),
+    again: () => all.forEach((one) => one.again()),
+  };
+}
+
+function robustBars() {
+  const host = el("div", {class: "chart"}), place = section("robust", "Accuracy under attack, final model", card("", host));
+  let chart = null;
+  return {section: place, again() {
+    const runs = data.runs.filter((run) => !hidden.has(run.id) && Object.keys(run.withstood).length);
+    const categories = [...new Set(data.runs.flatMap((run) => Object.keys(run.withstood)))];
+    place.hidden = categories.length === 0;
+    const drawn = JSON.stringify([runs.map((run) => [run.id, run.withstood])]);
+    if (place.hidden || drawn === host.dataset.drawn) return;
+    chart?.remove();
+    empty(host);
+    host.dataset.drawn = drawn;
+    chart = new Bars(host, {label: "accuracy of the final models under each attack", categories,
+      series: runs.map((run) => ({...style(run), values: run.withstood}))});
+  }};
+}
+
+function cost() {
+  const shown = {total: "each"};
+  const values = (run, name, unit) => (shown.total === "each" ? column(run, name) : running(column(run, name))).map((value) => value / unit);
+  const measures = [["seconds", "Seconds", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
+  const all = measures.map(([name, title, unit]) => lineCard(title, () => ({height: 240}),
+    () => data.runs.map((run) => along(run, "round", values(run, name, unit)))));
+  const controls = el("div", {class: "controls"}, choice("show", [["each", "each round"], ["total", "in total"]], "each",
+    (value) => { shown.total = value; all.forEach((one) => one.again()); }));
+  return {
+    section: section("cost", "Time and traffic", controls, el("div", {class: "cards three"}, all.map((one) => one.card))),
+    again: () => all.forEach((one) => one.again()),
+  };
+}
+
+function settings() {
+  const body = el("div");
+  let only = data.runs.length > 1, drawn = "";
+  const again = () => {
+    const runs = data.runs.filter((run) => !hidden.has(run.id));
+    const now = JSON.stringify([only, runs.map((run) => [run.name, run.experiment])]);
+    if (now === drawn) return;
+    drawn = now;
+    const keys = [...new Set(runs.flatMap((run) => Object.keys(run.experiment)))];
+    const values = (key) => runs.map((run) => run.experiment[key] === undefined ? "–" : String(run.experiment[key]));
+    const differs = (key) => new Set(values(key)).size > 1;
+    const row = (key) => el("tr", {}, el("th", {scope: "row"}, key),
+      values(key).map((value) => el("td", {class: differs(key) ? "differs longer" : "longer"}, value)));
+    const shown = keys.filter((key) => !only || differs(key));
+    const parts = runs.length > 1 ? [shown] : Object.values(Object.groupBy(shown, (key) => key.includes(".") ? key.split(".")[0] : ""));
+    const head = runs.length > 1 ? el("thead", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", {scope: "col"}, run.name)))) : null;
+    empty(body).append(el("div", {class: runs.length > 1 ? "scroll" : "flow", tabindex: "0", role: "region", "aria-label": "settings"},
+      parts.map((part) => el("table", {}, head, el("tbody", {}, part.map(row))))));
+  };
+  const controls = data.runs.length > 1 ? el("div", {class: "controls"}, check("only what differs", only, (on) => { only = on; again(); })) : null;
+  return {section: section("settings", "Settings", controls, body), again};
+}

@@ -1,0 +1,206 @@
+"""What a run folder holds, read for a page: tolerant of whatever is missing, damaged or still being written.
+
+Nothing outside of the folder is read: a link that leads out of it counts as absent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from exchange.errors import UserError
+from exchange.experiment import read_file
+
+MEASURES = (
+    "accuracy",
+    "loss",
+    "train_loss",
+    "attack_success",
+    "lr",
+    "seconds",
+    "seconds_clients",
+    "bytes_up",
+    "bytes_down",
+    "accepted",
+    "filtered",
+    "rejected",
+    "failed",
+)
+QUIET = 10.0
+"""Seconds without news after which we ask whether a run's process is alive."""
+HUGE = 1e300
+"""Beyond this, sums and differences in a chart would overflow."""
+COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run without its verdicts: everything that curves, bars and tables need."""
+
+    id: str
+    name: str
+    status: str
+    message: str
+    experiment: Mapping[str, Any]
+    columns: Mapping[str, Sequence[float | None]]
+    """By measure, one value a round; `round` and the counts of `detection` among them."""
+    robust: Mapping[str, Sequence[float | None]]
+    """By attack, one value a round."""
+    withstood: Mapping[str, float]
+    """By attack, of the final model: robustness.json, or else summary.json."""
+    summary: Mapping[str, Any]
+    changed: float = 0.0
+    """When a round was last written, in seconds since 1970."""
+    problems: Sequence[str] = field(default_factory=list)
+
+
+def run_id(folder: Path) -> str:
+    """A name for the folder that is safe in an address."""
+    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+
+
+def inside(folder: Path, name: str) -> Path | None:
+    """The file of that name, if it is there and really in this folder."""
+    try:
+        path = (folder / name).resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+    return path if path.is_file() and path.is_relative_to(folder.resolve()) else None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or nothing."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < HUGE
+    return value if good else None
+
+
+def parse(text: bytes) -> dict[str, Any] | None:
+    """A JSON object, or nothing; what some writers call NaN is null."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_object(folder: Path, name: str, problems: list[str]) -> dict[str, Any]:
+    """A JSON file of the folder; empty where it is absent or not what it should be."""
+    path = inside(folder, name)
+    if path is None:
+        if (folder / name).is_symlink():
+            problems.append(f"{name}: is a link that leads out of the run folder; not read")
+        return {}
+    value = parse(path.read_bytes())
+    if value is None:
+        problems.append(f"{name}: cannot be read as JSON")
+    return value or {}
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """The run as it is now."""
+    problems: list[str] = []
+    status = read_object(folder, "status.json", problems)
+    summary = read_object(folder, "summary.json", problems)
+    lines = _rounds(folder, problems)
+    gone = status.get("status") in ("starting", "running") and is_abandoned(folder)
+    if gone:
+        status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
+    columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
+    counts = [line["detection"] if isinstance(line.get("detection"), dict) else {} for line in lines]
+    columns |= {count: [number(one.get(count)) for one in counts] for count in COUNTS}
+    return Run(
+        id=run_id(folder),
+        name=name,
+        status=str(status.get("status", "no status")),
+        message=str(status.get("message", "")),
+        experiment=_experiment(folder, problems),
+        columns={measure: values for measure, values in columns.items() if any(v is not None for v in values)},
+        robust=_robust(lines),
+        withstood=_withstood(folder, summary, problems),
+        summary=summary,
+        changed=_changed(folder),
+        problems=problems,
+    )
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether a run that calls itself running has no process; looks only where nothing was written for a while.
+
+    The lock is tried for reading and let go at once: a run that starts in that very moment is not kept from it,
+    because one that has just started has just written its status.
+    """
+    path = inside(folder, ".lock")
+    if path is None or time.time() - _changed(folder) < QUIET:
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def _changed(folder: Path) -> float:
+    paths = (inside(folder, name) for name in ("status.json", "metrics.jsonl"))
+    return max((path.stat().st_mtime for path in paths if path), default=0.0)
+
+
+def _experiment(folder: Path, problems: list[str]) -> dict[str, Any]:
+    path = inside(folder, "experiment.toml")
+    try:
+        return read_file(path) if path else {}
+    except UserError:
+        problems.append("experiment.toml: cannot be read as TOML")
+        return {}
+
+
+def _rounds(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl by round; a last line without its end is still being written."""
+    path = inside(folder, "metrics.jsonl")
+    if path is None:
+        if (folder / "metrics.jsonl").is_symlink():
+            problems.append("metrics.jsonl: is a link that leads out of the run folder; not read")
+        return []
+    rounds, damaged = {}, 0
+    for text in path.read_bytes().split(b"\n")[:-1]:
+        line = parse_line(text)
+        if line is None:
+            damaged += 1
+        else:
+            rounds[line["round"]] = line
+    if damaged:
+        problems.append(f"metrics.jsonl: {damaged} damaged line{'s' if damaged > 1 else ''} passed over")
+    return [rounds[one] for one in sorted(rounds)]
+
+
+def parse_line(text: bytes) -> dict[str, Any] | None:
+    """An object with a round, or nothing."""
+    value = parse(text)
+    return value if value and is_id(value.get("round")) and value["round"] > 0 else None
+
+
+def is_id(value: Any) -> bool:
+    """Whether it can be the number of a round or a client."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _robust(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+    of_lines = [line["robust"] if isinstance(line.get("robust"), dict) else {} for line in lines]
+    attacks = dict.fromkeys(attack for one in of_lines for attack in one)
+    return {attack: [number(one.get(attack)) for one in of_lines] for attack in attacks}
+
+
+def _withstood(folder: Path, summary: Mapping[str, Any], problems: list[str]) -> dict[str, float]:
+    """Accuracies by attack; the other fields of robustness.json are no accuracies."""
+    final = summary.get("final_robust")
+    measured = read_object(folder, "robustness.json", problems)
+    by_attack = measured if isinstance(measured.get("per_class"), dict) else final if isinstance(final, dict) else {}
+    names = measured["per_class"] if by_attack is measured else by_attack
+    values = {str(attack): number(by_attack.get(attack)) for attack in names}
+    return {attack: value for attack, value in values.items() if value is not None}

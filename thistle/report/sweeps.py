@@ -1,0 +1,212 @@
+"""A sweep folder in tables, maps and curves: means over seeds, the worst case over everything else.
+
+    <folder>/sweep.json   name, axes {key: values}, seeds, cells [{id, folder, axes {key: value}, seed}]
+
+each cell with a run folder of its own, which may be unfinished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from exchange.errors import UserError
+from thistle.report.reading import Run, inside, number, read_run
+from thistle.report.statistics import LEVEL, holm, mean_and_error, welch
+
+SKEW = ("task.alpha", "task.partition", "task.shards")
+
+
+def shown(value: Any) -> str:
+    """An axis value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells that differ only in their seeds."""
+
+    axes: Mapping[str, str]
+    values: Mapping[str, Sequence[float]]
+    """By measure, one value a finished seed."""
+    runs: Sequence[Run]
+
+    def mean(self, measure: str) -> float:
+        return fmean(self.values[measure])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Everything about a sweep that a page or a picture shows."""
+
+    name: str
+    axes: Mapping[str, Sequence[str]]
+    groups: Sequence[Group]
+    cells: Sequence[Mapping[str, Any]]
+    problems: Sequence[str]
+
+    @property
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(measure for group in self.groups for measure in group.values))
+
+    @property
+    def strategy(self) -> str | None:
+        """The axis along which defences differ."""
+        of_strategy = [key for key in self.axes if key.startswith("strategy.")]
+        return "strategy.name" if "strategy.name" in of_strategy else next(iter(of_strategy), None)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The axes of the maps, rows first: fraction × strategy, fraction × skew, then all others."""
+        rank = {"attack.fraction": 0, **dict.fromkeys(SKEW, 2)} | ({self.strategy: 1} if self.strategy else {})
+        wide = sorted((key for key in self.axes if len(self.axes[key]) > 1), key=lambda key: rank.get(key, 3))
+        return list(combinations(wide, 2))
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """The sweep as far as it has come."""
+    try:
+        plan = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        axes = {str(key): [shown(value) for value in values] for key, values in plan["axes"].items()}
+        cells = [
+            (str(cell["folder"]), {str(k): shown(v) for k, v in cell["axes"].items()}, int(cell["seed"]))
+            for cell in plan["cells"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / 'sweep.json'}: cannot be read as a sweep: {error!r}") from None
+    problems: list[str] = []
+    grouped: dict[tuple, list[Run]] = {}
+    listed = []
+    for where, own, seed in cells:
+        path = folder / where
+        if not path.resolve().is_relative_to(folder.resolve()):
+            problems.append(f"{where}: lies outside of the sweep's folder; not read")
+            continue
+        run = read_run(path, path.name)
+        grouped.setdefault(tuple(own.items()), []).append(run)
+        status = run.status if inside(path, "experiment.toml") else "not started"
+        listed.append({"folder": where, "axes": own, "seed": seed, "status": status, "values": _values(run)})
+    groups = [_group(dict(own), runs) for own, runs in grouped.items()]
+    return Sweep(str(plan.get("name", folder.name)), axes, groups, listed, problems)
+
+
+def _values(run: Run) -> dict[str, float]:
+    """What is compared: the final accuracy, and the accuracy under each evasion attack."""
+    final = number(run.summary.get("final_accuracy"))
+    if run.status != "finished" or final is None:
+        return {}
+    return {"accuracy": final, **{f"under {attack}": value for attack, value in run.withstood.items()}}
+
+
+def _group(axes: Mapping[str, str], runs: Sequence[Run]) -> Group:
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        for measure, value in _values(run).items():
+            values.setdefault(measure, []).append(value)
+    return Group(axes, values, runs)
+
+
+def worst(groups: Sequence[Group], measure: str) -> Group | None:
+    """The group with the lowest mean over its seeds."""
+    measured = [group for group in groups if measure in group.values]
+    return min(measured, key=lambda group: group.mean(measure), default=None)
+
+
+def pick(groups: Sequence[Group], **axes: str) -> list[Group]:
+    return [group for group in groups if all(group.axes.get(key) == value for key, value in axes.items())]
+
+
+def make_map(sweep: Sweep, measure: str, rows: str, columns: str, **fixed: str) -> dict[str, Any]:
+    """For each pair of values the worst case over all other axes: its mean, standard error, seeds, and which it is."""
+    cells = []
+    for row in sweep.axes[rows]:
+        for column in sweep.axes[columns]:
+            found = worst(pick(sweep.groups, **{rows: row, columns: column}, **fixed), measure)
+            if found is not None:
+                mean, error = mean_and_error(found.values[measure])
+                case = {key: value for key, value in found.axes.items() if key not in (rows, columns, *fixed)}
+                seeds = len(found.values[measure])
+                cells.append({"row": row, "column": column, "mean": mean, "error": error, "seeds": seeds, "case": case})
+    return {"rows": rows, "columns": columns, "fixed": fixed, "measure": measure, "cells": cells}
+
+
+def best_map(sweep: Sweep, measure: str, rows: str, columns: str) -> dict[str, Any]:
+    """For each pair of values the defence whose worst case is best, and whether the next one is really behind it."""
+    strategy = sweep.strategy or ""
+    cells: list[dict[str, Any]] = []
+    for row in sweep.axes[rows]:
+        for column in sweep.axes[columns]:
+            here = pick(sweep.groups, **{rows: row, columns: column})
+            worsts = [worst(pick(here, **{strategy: name}), measure) for name in sweep.axes[strategy]]
+            ranked = sorted((one for one in worsts if one), key=lambda one: -one.mean(measure))
+            if ranked:
+                cells.append({"row": row, "column": column, **_duel(ranked, measure, strategy)})
+    tested = [cell for cell in cells if cell["p"] is not None]
+    for cell, corrected in zip(tested, holm([cell["p"] for cell in tested]), strict=True):
+        cell |= {"corrected": corrected, "significant": corrected < LEVEL}
+    return {"rows": rows, "columns": columns, "fixed": {}, "measure": measure, "cells": cells}
+
+
+def _duel(ranked: Sequence[Group], measure: str, strategy: str) -> dict[str, Any]:
+    first, second = ranked[0], ranked[1] if len(ranked) > 1 else None
+    mean, error = mean_and_error(first.values[measure])
+    found = {"best": first.axes[strategy], "mean": mean, "error": error, "seeds": len(first.values[measure])}
+    found |= {"second": None, "p": None, "corrected": None, "significant": False}
+    if second:
+        behind = {"second": second.axes[strategy], "second_mean": second.mean(measure)}
+        found |= {**behind, "p": welch(first.values[measure], second.values[measure])}
+    return found
+
+
+def curve(group: Group, measure: str = "accuracy") -> dict[str, list[float]]:
+    """Mean over seeds in each evaluated round, and one standard error below and above it."""
+    by_round: dict[float, list[float]] = {}
+    for run in group.runs:
+        for number_, value in zip(run.columns.get("round", ()), run.columns.get(measure, ()), strict=False):
+            if number_ is not None and value is not None:
+                by_round.setdefault(number_, []).append(value)
+    rounds = sorted(by_round)
+    pairs = [mean_and_error(by_round[one]) for one in rounds]
+    return {
+        "rounds": rounds,
+        "mean": [mean for mean, _ in pairs],
+        "low": [mean - (error or 0) for mean, error in pairs],
+        "high": [mean + (error or 0) for mean, error in pairs],
+    }
+
+
+def as_page(sweep: Sweep) -> dict[str, Any]:
+    """The sweep as the page wants it."""
+    maps, bests = [], []
+    for measure in sweep.measures:
+        for rows, columns in sweep.pairs():
+            if sweep.strategy in (rows, columns, None) or len(sweep.axes[sweep.strategy or ""]) < 2:
+                maps.append(make_map(sweep, measure, rows, columns))
+                continue
+            each = sweep.axes[sweep.strategy]
+            maps += [make_map(sweep, measure, rows, columns, **{sweep.strategy: name}) for name in each]
+            bests.append(best_map(sweep, measure, rows, columns))
+    return {
+        "name": sweep.name,
+        "axes": sweep.axes,
+        "strategy": sweep.strategy,
+        "measures": sweep.measures,
+        "table": [{"axes": group.axes, "seeds": len(group.runs), "values": _row(group)} for group in sweep.groups],
+        "maps": maps,
+        "bests": bests,
+        "curves": [{"axes": group.axes, "seeds": len(group.runs), **curve(group)} for group in sweep.groups],
+        "unfinished": [cell for cell in sweep.cells if cell["status"] != "finished"],
+        "cells": len(sweep.cells),
+        "problems": sweep.problems,
+    }
+
+
+def _row(group: Group) -> dict[str, Any]:
+    return {
+        measure: dict(zip(("mean", "error", "seeds"), (*mean_and_error(values), len(values)), strict=True))
+        for measure, values in group.values.items()
+    }
