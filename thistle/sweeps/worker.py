@@ -18,7 +18,7 @@ from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
 from exchange.text import last_line
-from thistle.engines.superlink import EngineError
+from thistle.flower import EngineError
 from thistle.progress import RunProgress
 
 LOOK = 0.1
