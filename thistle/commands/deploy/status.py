@@ -22,7 +22,7 @@ def status(
     """Health of each process, nodes, runs; exit code 1 where a process does not answer."""
     server = running_server(state)
     told = server.told()
-    health = {name: _answers(address, told) for name, address in told.get("services", {}).items()}
+    health = {name: answers(address, told) for name, address in told.get("services", {}).items()}
     results.print(table("processes", ["", ""], [[name, "up" if up else "no answer"] for name, up in health.items()]))
     if not health.get("superlink"):
         raise typer.Exit(1)
@@ -32,7 +32,7 @@ def status(
     raise typer.Exit(0 if all(health.values()) else 1)
 
 
-def _answers(address: str, told: dict[str, Any]) -> bool:
+def answers(address: str, told: dict[str, Any]) -> bool:
     """Flower's processes by gRPC; the gateway, which has no such service, by taking a connection."""
     return grpc_serving(address) if address else accepts(reachable(told["listen"]))
 
