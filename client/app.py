@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -23,7 +24,7 @@ from client.terms import local_terms
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
 from exchange.experiment import Experiment
-from exchange.records import config_of
+from exchange.records import CONFIG, config_of
 from exchange.settings import Value
 from tasks.training import pick_device
 
@@ -90,7 +91,7 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     limit = experiment_of(context).client.time_limit
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
-    _make_ready(next(iter(contents.values())).config_records["config"], context)  # not at a client's expense
+    _make_ready(cast(ConfigRecord, next(iter(contents.values()))[CONFIG]), context)  # not at a client's expense
     with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog:
         for client, content in contents.items():
             left = over - time.time()

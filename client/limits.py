@@ -61,7 +61,7 @@ def _alarm(seconds: float) -> Iterator[None]:
     """CutOff after `seconds`; another's alarm is put back afterwards."""
 
     def ring(number: int, frame: FrameType | None) -> None:
-        raise CutOff(f"cut off after {seconds:.6g} s")
+        raise CutOff(f"cut off after {seconds:.6g} s (client.limit, client.timeout)")
 
     handler = signal.signal(signal.SIGALRM, ring)
     began = time.monotonic()

@@ -143,7 +143,7 @@ class Evaluate(Section):
 
     every: Positive = 5
     window: Positive = 4
-    batch_size: Positive = 500
+    batch_size: Positive = 100
     attacks: str = ""
     attack_samples: Natural = 500
 

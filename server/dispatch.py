@@ -28,7 +28,7 @@ TRIES = 4
 """How often a client is sent alone before its process's death is its own fault."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Chunk:
     """Clients for one host's message."""
 
@@ -152,11 +152,10 @@ class Dispatch:
         self.retried += len(chunk.messages)
         return []
 
-    def abandon(self) -> dict[int, str]:
-        """Give up on what has not come; returns the hosts that are still at work, with what they work on."""
-        left = {host: name for host, (name, _) in self.out.items()}
-        self.out.clear()
-        return left
+    @property
+    def at_work(self) -> set[int]:
+        """The hosts that have not answered."""
+        return set(self.out)
 
     def unsent(self) -> list[Message]:
         """Replies for the clients that no host had time for."""

@@ -55,8 +55,8 @@ class CohortGrid(Grid):
         """Done once, as soon as the next messages are under way."""
         self.retried = 0
         """Clients of the last round that were sent again because their host had died."""
-        self._busy: dict[int, str] = {}
-        """Hosts that are still at work for an older round → what they work on."""
+        self._busy: set[int] = set()
+        """Hosts that are still at work for an older round."""
         self._pings: dict[str, int] = {}
         self._refused: dict[int, Refusal] = {}
         self._suspects: set[int] = set()
@@ -98,7 +98,7 @@ class CohortGrid(Grid):
             node = self._pings.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            self._busy.pop(node, None)
+            self._busy.discard(node)
             try:
                 if reply.has_error():
                     raise UserError(last_line(reply.error.reason or ""))
@@ -153,7 +153,7 @@ class CohortGrid(Grid):
             round.feed(self._free())
             if not round.is_over and not new:
                 time.sleep(POLL)
-        self._busy |= round.abandon()
+        self._busy |= round.at_work
         self.retried = round.retried
         return [*replies, *round.unsent()]
 

@@ -107,7 +107,7 @@ COMMON: dict[str, Value] = {
     "proximal-mu": 0.0,
     "similarity-weights": "0.34,0.33,0.33",
     "scale": "relative",
-    "temperature": 0.5,
+    "temperature": 0.1,
     "exchange": "full",
     "rank": 1.0,
     "rank-step": 0.0,

@@ -103,11 +103,11 @@ TASK: Any = None
 def test_dsvd_is_this_list() -> None:
     cut, weighting = steps(name="dsvd")
     assert cut == LowRank(((0, 3, 4),), factors=True, decompose=True)
-    assert weighting == SimilarityWeighting((0.34, 0.33, 0.33), True, 0.5)
+    assert weighting == SimilarityWeighting((0.34, 0.33, 0.33), True, 0.1)
     paper = steps(name="dsvd", scale="paper", exchange="full")
     assert paper[0] == LowRank(((0, 3, 4),), factors=False, decompose=True)
     assert paper[1] == SimilarityWeighting((0.34, 0.33, 0.33), False, 1.0)
-    assert steps(name="dsvd", **{"similarity-weights": "auto"})[1] == SimilarityWeighting(None, True, 0.5)
+    assert steps(name="dsvd", **{"similarity-weights": "auto"})[1] == SimilarityWeighting(None, True, 0.1)
     assert steps(name="fedcpa") == [CriticalParameters(((0, 3, 4),))]
     assert [type(step).__name__ for step in steps(name="fedsvd")] == ["LowRank", "Aggregation"]
     assert [type(step).__name__ for step in steps(name="rofsl", aggregator="dsvd")] == [
