@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -97,9 +97,9 @@ class Federation:
         return self.containers() + [name for name in volumes + networks if name.startswith(self.project)]
 
 
-def until(true: object) -> None:
+def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not true():  # type: ignore[operator]
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(2)
 
@@ -107,7 +107,12 @@ def until(true: object) -> None:
 @pytest.fixture
 def federation() -> Iterator[Federation]:
     for engine, compose in (("docker", ["docker", "compose"]), ("podman", ["podman-compose"])):
-        if shutil.which(engine) and shutil.which(compose[0]) and works([engine, "info"]) and works([*compose, "version"]):
+        if (
+            shutil.which(engine)
+            and shutil.which(compose[0])
+            and works([engine, "info"])
+            and works([*compose, "version"])
+        ):
             found = Federation(engine, compose)
             break
     else:
@@ -119,6 +124,8 @@ def federation() -> Iterator[Federation]:
 
 
 def works(command: list[str]) -> bool:
+    if not shutil.which(command[0]):
+        return False
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -155,7 +162,9 @@ def check_what_containers_see(federation: Federation) -> None:
         assert sorted(keys) == [f"/keys/{node}/ca.crt", f"/keys/{node}/node.key"]
         assert federation.inside(node, "id", "-u").strip() == "10001"
     image = federation.about("one")["Image"]
-    inside = federation.call(federation.engine, "run", "--rm", "--entrypoint", "find", image, "/keys", "/state", "-type", "f")
+    inside = federation.call(
+        federation.engine, "run", "--rm", "--entrypoint", "find", image, "/keys", "/state", "-type", "f"
+    )
     assert not inside.split()
 
 
@@ -164,7 +173,5 @@ def simulated_sha(federation: Federation) -> str:
     attack = ("--set=attack.kind=sign-flip", "--set=attack.clients=4-5")
     calibrated = ("--set=client.objective=pgd", "--set=client.adversarial-clients=6-7")
     where = ("--engine", "inline", "--out", "/state/simulated", "--name", "same", "--set=rounds=3")
-    federation.inside(
-        "server", "thistle", "run", "/opt/thistle/steps/demo.toml", *where, *attack, *calibrated
-    )
+    federation.inside("server", "thistle", "run", "/opt/thistle/steps/demo.toml", *where, *attack, *calibrated)
     return str(json.loads(federation.inside("server", "cat", "/state/simulated/same/summary.json"))["model_sha256"])
