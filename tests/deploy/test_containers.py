@@ -68,9 +68,9 @@ class Federation:
         return self.call(self.engine, "exec", container, *command, check=check)
 
     def is_healthy(self, service: str) -> bool:
-        """By the image's own probe: not everywhere does somebody ask it regularly."""
+        """By compose.yaml's own probe: not everywhere does somebody ask it regularly."""
         with suppress(AssertionError):
-            return "no answer" not in self.inside(service, "thistle", "deploy", "health")
+            return "no answer" not in self.inside(service, "python", "-m", "thistle.deploy.probe", "/state")
         return False
 
     def finished(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from thistle.commands.deploy import clean, doctor, health, local, members, node, server, status, submit
+from thistle.commands.deploy import clean, doctor, local, members, node, server, status, submit
 
 app = typer.Typer(no_args_is_help=True, help="A federation of real processes, on one machine or on many.")
 app.command("local")(local.local)
@@ -13,7 +13,6 @@ app.command("node")(node.node)
 app.command("submit")(submit.submit)
 app.command("resume")(submit.resume)
 app.command("status")(status.status)
-app.command("health")(health.health)
 app.command("add-node")(members.add_node)
 app.command("revoke")(members.revoke)
 app.command("doctor")(doctor.doctor)
