@@ -1,6 +1,7 @@
 # make demo   the main job from nothing          make test   the tests
 # make lint   ruff and mypy                      make bench  the benchmarks
-# make test-deploy   the tests that start federations of real processes
+# make test-deploy   federations of real processes, and what may befall them; half an hour
+# make smoke-deploy  a few minutes of that
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -11,7 +12,10 @@ test: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
 test-deploy: $(VENV)/.ready
-	$(BIN)/python -m pytest -m deploy tests/deploy
+	$(BIN)/python -m pytest -m deploy tests/deploy -rs
+
+smoke-deploy: $(VENV)/.ready
+	$(BIN)/python -m pytest -m smoke tests/deploy -rs
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -33,4 +37,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: demo test test-deploy lint bench clean
+.PHONY: demo test test-deploy smoke-deploy lint bench clean

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from exchange.experiment import Experiment, read_file
 
 FORMAT = 1
 """Raised when a reader of an older run folder would misread a newer one."""
+COPIES, ELSE = 4, 4 * 2**20
+"""Of the model: two checkpoints, one that is being written, the final one. Bytes for the rest: lines and the log."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,15 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise UserError(f"run.out: cannot write to {self.path}: {error.strerror}") from None
+
+    def check_room(self, model: int) -> None:
+        """Refuse a run that would fill the disk: of a model of so many bytes, checkpoints and the end need copies."""
+        needed, free = COPIES * model + ELSE, shutil.disk_usage(self.path).free
+        if free < needed:
+            raise UserError(
+                f"run.out: {free / 2**20:.0f} MiB are free at {self.path}, this run needs at least "
+                f"{needed / 2**20:.0f}: make room, or choose another folder"
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:

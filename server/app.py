@@ -20,7 +20,7 @@ from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
 from exchange.text import last_line, printable
 from server.federation import Federation
-from server.remote import RemoteGrid, is_deployed
+from server.remote import RemoteGrid, is_deployed, sit_out_errors
 from strategies.table import needs_server_data, resolve
 from tasks.task import prepare_task
 
@@ -34,6 +34,8 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # Flower's strategies collect garbage in every round: let them look at what is new only
     deployed = is_deployed(grid)
+    if deployed:
+        sit_out_errors()
     with _aloud() if deployed else nullcontext():
         experiment = resolve(Experiment.of(context.run_config))
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))

@@ -83,6 +83,7 @@ class Federation:
 
     def run(self) -> None:
         """All rounds that are still to come, then the final files."""
+        self.folder.check_room(record_bytes([self.arrays]))
         done = self._restore()
         recorder = Recorder(self.folder, done)
         self._greet()

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
-from httpx import HTTPError
+from httpx import HTTPError, codes
 
 from exchange.text import last_line
 
-POLL = 0.2
-"""Seconds between two questions about the same thing: each is a request to the SuperLink."""
+POLL = 0.5
+"""Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
 CROWD = 10
 """So many messages may be asked about at that pace; more of them share it."""
 UNREADABLE = 4
@@ -31,6 +32,14 @@ UNREADABLE = 4
 def is_deployed(grid: Grid) -> bool:
     """Whether the nodes behind this grid are real ones."""
     return isinstance(grid, HttpGrid)
+
+
+def sit_out_errors() -> None:
+    """Try again at HTTP 500 as at 503, in this process: with it a SuperLink answers while its database is locked.
+
+    Flower's clients take it for final: the run, or its heartbeat, would be over.
+    """
+    http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
 
 
 @dataclass

@@ -18,7 +18,14 @@ from tests.federations import rounds, run, tiny
 from thistle.experiments import preset_names
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/deploy.md", "docs/guide.md", "docs/run-folder.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/deploy.md",
+    "docs/guide.md",
+    "docs/run-folder.md",
+    "docs/security.md",
+)
 
 
 def read(name: str) -> str:

@@ -92,5 +92,7 @@ class Flwr:
 
     def status(self, run_id: str) -> tuple[str, str]:
         """Flower's own word on a run: status and details. (`flwr run` exits 0 even when the run fails.)"""
-        runs = self.call("ls", NAME, "--run-id", run_id)["runs"]
+        runs = self.call("ls", NAME, "--run-id", run_id).get("runs")
+        if not runs:
+            raise EngineError(f"Flower says nothing about the run {run_id}")
         return runs[0]["status"], runs[0].get("status-details") or ""

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -19,10 +19,10 @@ import tomli_w
 from exchange.runfolder import RunFolder, nest, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 240.0
+PATIENCE = 600.0
 """Seconds within which anything must happen, on a busy machine."""
 EXPERIMENT = {
-    "rounds": 3,
+    "rounds": 2,
     "task.clients": 6,
     "client.per-round": 6,
     "client.epochs": 1,
@@ -59,12 +59,17 @@ def thistle(*arguments: str, state: Path, host: str = "") -> subprocess.Complete
 class Running:
     """A command that runs until the test is over."""
 
-    def __init__(self, *arguments: str, state: Path, log: Path, host: str = "") -> None:
+    def __init__(
+        self, *arguments: str, state: Path, log: Path, host: str = "", more: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
+        around = environment(state)
+        if more:  # a path of its own comes first
+            around |= {**more, "PYTHONPATH": os.pathsep.join([more["PYTHONPATH"], around["PYTHONPATH"]])}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 command(*arguments, host=host),
-                env=environment(state),
+                env=around,
                 cwd=state.parent,
                 stdout=file,
                 stderr=file,
@@ -83,16 +88,25 @@ class Running:
             time.sleep(0.2)
 
     def part(self, program: str) -> psutil.Process:
-        """The process below it that runs this program of Flower's."""
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            if any(Path(word).name == program for word in child.cmdline()[:3]):
-                return child
+        """The process below it that runs this program of Flower's; waits for it to come."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    if any(Path(word).name == program for word in child.cmdline()[:3]):
+                        return child
+            time.sleep(0.1)
         raise AssertionError(f"no {program} below {self.process.pid}")
+
+    def result(self) -> int:
+        """Its exit code, when it has come to its end by itself."""
+        return self.process.wait(timeout=2 * PATIENCE)
 
     def stop(self) -> None:
         """As an administrator would; returns when it and everything below it is gone."""
         below = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
-        self.process.send_signal(signal.SIGTERM)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout=60)
         finally:

@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from exchange.runfolder import read_json
 from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
+from thistle.deploy.programs import PATIENT
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 
 
-def test_a_local_federation_gives_the_model_of_the_inline_run_and_survives_its_processes(tmp_path: Path) -> None:
-    state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml")
-    assert "no server runs" in thistle("deploy", "submit", str(experiment), state=state).stderr
-    arguments = ("deploy", "local", "2", "--clients", "6", "--malicious", "1", "--attack", "sign-flip")
+ARGUMENTS = ("deploy", "local", "2", "--clients", "6", "--malicious", "1", "--attack", "sign-flip")
+
+
+@contextmanager
+def local_federation(folder: Path) -> Iterator[Running]:
     with stopped_at_the_end([]) as running:
-        local = Running(*arguments, "--set", "attack-strength=3.0", state=state, log=tmp_path / "local.log")
-        running.append(local)
-        local.wait_for("2 nodes are up")
+        more = ("--set", "attack-strength=3.0")
+        running.append(Running(*ARGUMENTS, *more, state=folder / "state", log=folder / "local.log"))
+        running[0].wait_for("2 nodes are up")
+        yield running[0]
+
+
+@pytest.mark.smoke
+def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) -> None:
+    state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=2)
+    assert "no server runs" in thistle("deploy", "submit", str(experiment), state=state).stderr
+    with local_federation(tmp_path):
         done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
         assert done.returncode == 0, done.stderr
         folder = state / "local" / "runs" / "one"
         assert f"run folder: {folder}" in done.stdout.replace("\n", "")
-        assert "round 3" in done.stderr and "$ FLWR_HOME=" in done.stderr
+        assert "round 2" in done.stderr and "$ FLWR_HOME=" in done.stderr
 
         attack = ("--set=attack.kind=sign-flip", "--set=attack.strength=3.0", "--set=attack.clients=3-5")
-        inline = thistle(
-            "run", str(experiment), "--engine", "inline", "--out", "here", "--name", "one", *attack, state=state
-        )
+        here = ("--engine", "inline", "--out", "here", "--name", "one")
+        inline = thistle("run", str(experiment), *here, *attack, state=state)
         assert inline.returncode == 0, inline.stderr
         assert model_sha(folder) == model_sha(tmp_path / "here" / "one")
         assert read_json(folder / "truth.json")["malicious"] is None
-
         again = thistle("deploy", "submit", str(experiment), "--name", "one", state=state)
         assert again.returncode == 2 and "exists" in again.stderr
 
-        local.part("flower-superexec").send_signal(signal.SIGKILL)  # the server's own is the first
+
+def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path) -> None:
+    state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=1)
+    with local_federation(tmp_path) as local:
+        local.part(PATIENT).send_signal(signal.SIGKILL)
         local.wait_for("superexec ended with -9")
         local.part("flower-supernode").send_signal(signal.SIGSTOP)  # lives, and no longer answers
         local.wait_for("node-1 did not answer, and was ended")
         local.wait_for("node-1 is up", times=2)
-        after = thistle("deploy", "submit", str(experiment), "--name", "two", "--nodes", "2", state=state)
-        assert after.returncode == 0, after.stderr
-        assert model_sha(state / "local" / "runs" / "two") == model_sha(folder)
+        done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
+        assert done.returncode == 0, done.stderr
         status = thistle("deploy", "status", state=state)
         assert status.returncode == 0, status.stdout
         assert "finished:completed" in status.stdout and "no answer" not in status.stdout
@@ -53,4 +66,4 @@ def test_a_local_federation_gives_the_model_of_the_inline_run_and_survives_its_p
         assert in_use.returncode == 0 and "in use" in in_use.stderr
     cleaned = thistle("deploy", "clean", state=state)
     assert cleaned.returncode == 0 and "state.db" in cleaned.stdout, cleaned.stderr
-    assert not (state / "local" / "flwr" / "apps").exists() and folder.is_dir()
+    assert not (state / "local" / "flwr" / "apps").exists() and (state / "local" / "runs" / "one").is_dir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,13 @@ def test_further_nodes_are_added_later(tmp_path: Path) -> None:
     assert (tmp_path / "pki" / "late" / "node.key").is_file() and (tmp_path / "pki" / "late" / "ca.crt").is_file()
     again = thistle("certs", "pki", "--node", "late", cwd=tmp_path)
     assert again.returncode == 2 and "not overwritten" in again.stderr
+
+
+def test_no_key_is_in_the_repository() -> None:
+    root = Path(__file__).resolve().parents[2]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    mark = b" PRIVATE " + b"KEY-----"
+    files = [root / name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
+    assert files and not [path for path in files if mark in path.read_bytes()]

@@ -118,7 +118,7 @@ class Follower:
 
     def _stream_ended(self, ear: Ear) -> bool:
         """Flower's own word decides; a stream may also break while the run goes on."""
-        status, details = self.flwr.status(self.run_id)
+        status, details = ask_status(self.flwr, self.run_id)
         if status == "finished:completed":
             return True
         if status.startswith("finished"):
@@ -128,11 +128,23 @@ class Follower:
         return False
 
 
+def ask_status(flwr: Flwr, run_id: str, patience: float = 120.0) -> tuple[str, str]:
+    """Of a SuperLink that may just be starting again."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return flwr.status(run_id)
+        except EngineError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(2.0)
+
+
 def wait_for_verdict(flwr: Flwr, run_id: str, patience: float = 30.0) -> str:
     """Flower's final status of a run that has said it is done: it needs a moment to notice."""
     deadline = time.monotonic() + patience
     while True:
-        status, _ = flwr.status(run_id)
+        status, _ = ask_status(flwr, run_id)
         if status.startswith("finished") or time.monotonic() > deadline:
             return status
         time.sleep(0.5)

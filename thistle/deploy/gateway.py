@@ -1,7 +1,8 @@
 """The gateway: nginx as the one address that nodes see. It lets Flower's Fleet requests through, and nothing else.
 
 Control (start runs, register keys) and Runtime (take tasks) share the SuperLink's port with Fleet, without any
-credential: only this keeps them from the network.
+credential: only this keeps them from the network. And a SuperNode that hears a 500 gives up for ever, which is what a
+SuperLink says while its database is locked: here it becomes a 503, which nodes try again.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ http {{
       proxy_ssl_verify on;
       proxy_ssl_name localhost;
       proxy_ssl_server_name on;
+      proxy_intercept_errors on;
+      error_page 500 =503 @again;
     }}
+    location @again {{ return 503; }}
     location = /thistle {{ default_type application/json; return 200 '{versions}'; }}
     location / {{ return 404; }}
   }}

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-DEADLINE = 3.0
+DEADLINE = 10.0
+"""Seconds. A machine under load answers late, and nothing is to be ended for that."""
 
 
 def grpc_serving(address: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,9 @@ from thistle.deploy.state import State
 from thistle.flower import flower_environment, free_port, tool
 
 LOOPBACK = "127.0.0.1"
+PATIENT = "thistle.deploy.superexec"
+LOOKS = "0.3"
+"""Seconds between two looks of a node's superexec for work: each costs two processes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,10 @@ def superlink(state: State, port: int, files: ServerFiles | None) -> Service:
 def server_superexec(state: State, port: int, files: ServerFiles | None, link: Service) -> Service:
     """What starts ServerApps; these learn from it which clients belong to which node."""
     bound = {BINDINGS: str(state.bindings)} if files is not None else {}
-    return _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
+    bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
+    service = _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
+    service.command[:1] = [sys.executable, "-m", PATIENT]
+    return service
 
 
 def supernode(
@@ -57,7 +64,8 @@ def supernode(
     command = [tool("flower-supernode"), *secure, *known, *where, *apart, "--node-config", config]
     node = _service(name, state, command, health)
     node.sign, node.explain = "SuperNode ID", explain
-    return [node, _superexec(f"{name}-superexec", state, port, None, node, {})]
+    looks = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": LOOKS}
+    return [node, _superexec(f"{name}-superexec", state, port, None, node, looks)]
 
 
 def _superexec(name: str, state: State, port: int, ca: Path | None, after: Service, more: dict[str, str]) -> Service:

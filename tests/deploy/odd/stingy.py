@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from flwr.supernode import start_client_internal as module
-from flwr.supernode.cli import flower_supernode
 
 real = module._push_messages
 
@@ -26,6 +25,3 @@ def push(*, state: Any, object_store: Any, send: Any, push_object: Any) -> None:
 
 
 module._push_messages = push
-
-if __name__ == "__main__":
-    flower_supernode()

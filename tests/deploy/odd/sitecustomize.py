@@ -1,0 +1,15 @@
+"""First on PYTHONPATH of a test's node, THISTLE_ODD says how that node differs from Flower's and ours.
+
+ahead     its clock is 20 s ahead          stingy    announces replies to training, never uploads them
+hostile   its clients send the replies of tests/hostile.py, one kind each
+"""
+
+import os
+import sys
+from pathlib import Path
+
+PROGRAM = {"ahead": "flower-supernode", "stingy": "flower-supernode", "hostile": "flwr-clientapp"}
+
+odd = os.environ.get("THISTLE_ODD", "")
+if odd and any(Path(word).name == PROGRAM[odd] for word in sys.orig_argv[:3]):
+    __import__(f"tests.deploy.odd.{odd}")
