@@ -15,7 +15,7 @@ from pathlib import Path
 from exchange.errors import UserError
 from exchange.runfolder import write_atomically
 from thistle.deploy.doctor import versions
-from thistle.deploy.health import accepts
+from thistle.deploy.health import accepts, reachable
 from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
@@ -128,12 +128,6 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
         probe=partial(accepts, reachable(listen)),
         after=link,
     )
-
-
-def reachable(listen: str) -> str:
-    """An address of this machine at which somebody who listens there is found."""
-    host, _, port = listen.rpartition(":")
-    return f"{LOOPBACK}:{port}" if host in ("", "*", "0.0.0.0", "[::]") else listen
 
 
 def _plain(path: Path) -> str:

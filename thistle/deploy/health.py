@@ -6,6 +6,8 @@ The HTTP /health of a SuperNode that has given up for ever still says 200; the g
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 DEADLINE = 10.0
 """Seconds. A machine under load answers late, and nothing is to be ended for that."""
@@ -33,3 +35,18 @@ def accepts(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def reachable(listen: str) -> str:
+    """An address of this machine at which somebody who listens there is found."""
+    host, _, port = listen.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("", "*", "0.0.0.0", "[::]") else listen
+
+
+def all_answers(told: Mapping[str, Any]) -> dict[str, bool]:
+    """Of the processes that a state tells of: Flower's by gRPC, the gateway by taking a connection."""
+    services = told.get("services", {})
+    return {
+        name: grpc_serving(address) if address else accepts(reachable(told["listen"]))
+        for name, address in services.items()
+    }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from exchange.runfolder import RunFolder, read_lines
-from thistle.deploy.gateway import reachable
-from thistle.deploy.health import accepts, grpc_serving
+from thistle.deploy.health import all_answers
 from thistle.deploy.members import Members, listed
 from thistle.deploy.state import State, running_server
 from thistle.flower import NAME, Flwr, flower_environment
@@ -21,8 +20,7 @@ def status(
 ) -> None:
     """Health of each process, nodes, runs; exit code 1 where a process does not answer."""
     server = running_server(state)
-    told = server.told()
-    health = {name: _answers(address, told) for name, address in told.get("services", {}).items()}
+    health = all_answers(server.told())
     results.print(table("processes", ["", ""], [[name, "up" if up else "no answer"] for name, up in health.items()]))
     if not health.get("superlink"):
         raise typer.Exit(1)
@@ -30,11 +28,6 @@ def status(
     results.print(table("nodes", ["name", "node", "clients", "status"], list(_nodes(server, flwr))))
     results.print(table("runs", ["run", "status", "round"], list(_runs(server, flwr))))
     raise typer.Exit(0 if all(health.values()) else 1)
-
-
-def _answers(address: str, told: dict[str, Any]) -> bool:
-    """Flower's processes by gRPC; the gateway, which has no such service, by taking a connection."""
-    return grpc_serving(address) if address else accepts(reachable(told["listen"]))
 
 
 def _nodes(server: State, flwr: Flwr) -> Iterable[list[str]]:
