@@ -18,7 +18,7 @@ from thistle.rooms import use_rooms
 use_rooms()
 
 from exchange.errors import UserError  # noqa: E402
-from thistle.commands import compare, demo, evaluate, listing, resume, run  # noqa: E402
+from thistle.commands import compare, demo, evaluate, listing, predict, resume, run  # noqa: E402
 from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
 app.command("list")(listing.list_)
 app.command("demo")(demo.demo)
 

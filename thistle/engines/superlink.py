@@ -22,7 +22,7 @@ from exchange.experiment import Experiment
 from exchange.runfolder import nest
 from exchange.text import last_line
 from thistle.engines.keeper import sweep
-from thistle.staging import stage_app
+from thistle.staging import stage_app, stage_code
 
 NAME = "thistle"
 APP = "thistle-fl"
@@ -117,6 +117,7 @@ class PrivateSuperLink:
         """Hand the experiment to Flower; returns Flower's run id."""
         if self.app is None:
             self.app = stage_app(self.home / APP)
+        stage_code(self.app, experiment)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers
