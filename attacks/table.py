@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from exchange.errors import UserError
+from exchange.own import is_own
 from exchange.settings import Attack, Default
 
 Knowledge = Literal["nothing", "own data", "colluders", "honest clients"]
@@ -76,8 +77,14 @@ ATTACKS: dict[str, Entry] = {
 }
 
 
+OWN = Entry("your own", "colluders", strength="what your function makes of it", default=1.0)
+"""The row of every module:factory."""
+
+
 def find(kind: str, key: str = "attack.kind") -> Entry:
     """The table's row, or an error that names the nearest."""
+    if is_own(kind):
+        return OWN
     if kind not in ATTACKS:
         near = difflib.get_close_matches(kind, ATTACKS, n=1, cutoff=0.0)
         raise UserError(f"{key} = {kind!r}: no such attack; did you mean {near[0]}? (thistle list attacks)")

@@ -76,6 +76,10 @@ class Views:
     examples: View
 
 
+CALIBRATIONS: dict[str, Callable] = {"none": plain, "calfat": CalFAT, "logit-adjust": LogitAdjustment, "robal": RoBal}
+"""What `client.calibration` names."""
+
+
 def make_views(client: Client, prior: Tensor) -> Views:
     """As `client.calibration` and `client.calibration-in` have it; `prior` is log π."""
     if client.calibration == "none":

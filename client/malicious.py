@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attacks.poisoning.build import Facts, Poison, make_poison
 from attacks.poisoning.data import DataAttack
-from attacks.roles import Training, expected_attackers, orders, panel
+from attacks.roles import Training, orders, panel
 from client.calibrated import local_loss
 from client.work import Work
 from exchange.layout import Layout
@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     attack = orders(work.client, work.round, work.experiment, context.node_config)
     if attack is None:
         raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
-    poison = make_poison(attack, _facts(work, attack))
+    poison = make_poison(attack, Facts.of(work.experiment, attack, work.share.classes))
     shown = panel_updates(work, _trainings(work, attack, poison)) if poison.collusion else None
 
     model = work.model()
@@ -53,11 +53,6 @@ def train(message: Message, context: Context) -> Message:
         noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
         _write(model, layout, sent + poison.update(own, noise))
     return work.reply(message, model, len(labels), metrics)
-
-
-def _facts(work: Work, attack: Attack) -> Facts:
-    clients, n = work.experiment.task.clients, work.experiment.client.per_round
-    return Facts(work.share.classes, n, expected_attackers(attack, clients, n, work.experiment.seed))
 
 
 def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:

@@ -102,6 +102,18 @@ OBJECTIVES: dict[str, tuple[Craft, Minimise]] = {
     "gairat": (against_labels, gairat),
 }
 
+ABOUT: dict[str, tuple[str, str]] = {
+    "standard": ("CE(x): clean images only", ""),
+    "pgd": ("CE(x̃), x̃ by PGD on the cross-entropy", "Madry et al. 2018 (FedPGD)"),
+    "mix": ("CE of a batch of which half is made adversarial, as by pgd", "Zizzo et al. 2020 (MixFAT)"),
+    "fedrbn": ("as pgd, with separate batch-norm statistics for clean and adversarial images", "Hong et al. 2021"),
+    "ckl": ("CE(x̃), x̃ farthest from x in what the model says: CalFAT's, with its calibration", "Chen et al. 2022"),
+    "trades": ("CE(x) + 6·KL(f(x)‖f(x̃)), x̃ as by ckl", "Zhang et al. 2019"),
+    "mart": ("boosted CE(x̃) + 5·KL, weighted by doubt, x̃ as by pgd", "Wang et al. 2020"),
+    "gairat": ("CE(x̃), weighted by the steps that an image withstood, x̃ as by pgd", "Zhang et al. 2021"),
+}
+"""What each of `client.objective` minimises, for a list; and its paper."""
+
 
 def craft_at_rest(
     craft_: Craft, model: nn.Module, view: View, pixels: Tensor, labels: Tensor, setting: Setting

@@ -4,6 +4,7 @@ experiment.toml     every key, resolved        metrics.jsonl    one line a round
 environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
+code/               the user's own modules
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tomli_w
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment, read_file
+from exchange.own import pinned_files, use_code
 
 FORMAT = 1
 """Raised when a reader of an older run folder would misread a newer one."""
@@ -75,6 +77,10 @@ class RunFolder:
     def log(self) -> Path:
         return self.path / "log.txt"
 
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
     def create(self, again: bool = False) -> None:
         """Make the folder, or say in one line why it cannot be made; a begun run is only continued."""
         if self.metrics.exists() and not again:
@@ -115,13 +121,18 @@ class RunFolder:
             return True
 
     def save_experiment(self, experiment: Experiment) -> None:
-        """Every key, as a new run would want it."""
+        """Every key, as a new run would want it, and the modules of the user's that they name."""
         keys = {**experiment.flat(), "run.resume": False}
+        use_code(self.code)
+        for (_, name), content in pinned_files(keys).items():
+            self.code.mkdir(exist_ok=True)
+            write_atomically(self.code / name, content)
         write_atomically(self.experiment, tomli_w.dumps(nest(keys)).encode())
 
     def load_experiment(self) -> Experiment:
         if not self.experiment.is_file():
             raise UserError(f"{self.path}: not a run folder (it has no experiment.toml)")
+        use_code(self.code)
         return Experiment.of(read_file(self.experiment))
 
     def set_status(self, status: str, **more: Any) -> None:

@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from attacks.evasion.table import check_evaluation
+from attacks.poisoning.build import check_own
 from attacks.table import check_attack
 from exchange.announce import announce
 from exchange.errors import UserError
@@ -55,6 +56,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
     try:
         task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate)
         Federation(experiment, task, folder, grid, deployed).run()
     except Exception as error:

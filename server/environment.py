@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
+from exchange.own import ROOMS
+
 PACKAGES = ("thistle-fl", "flwr", "torch", "torchvision", "ray", "numpy", "safetensors")
 
 

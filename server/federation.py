@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -221,7 +222,8 @@ class Federation:
 
     def _finish(self, recorder: Recorder) -> None:
         state = to_state(self.arrays)
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model)
+        about = {key: json.dumps(value, ensure_ascii=False) for key, value in self.facts.items()}
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model, about)
         summary = recorder.summary(self.experiment.evaluate.window)
         ended = why_ended(self.experiment, recorder.rounds)
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}

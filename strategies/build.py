@@ -11,11 +11,12 @@ from flwr.serverapp.strategy import Strategy
 
 from exchange.experiment import Experiment
 from exchange.layout import Layout
+from exchange.own import is_own, make_own, wrong_result
 from exchange.settings import TERMS, Value
 from strategies import kernels, steps
 from strategies.classes import ClassAwareHead, Head
 from strategies.filters import AngleFilter, LossFilter, ZenoFilter
-from strategies.flower import WithoutBuffers
+from strategies.flower import WithoutBuffers, sampling
 from strategies.learning import ServerData
 from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
 from strategies.pipeline import Pipeline
@@ -23,7 +24,7 @@ from strategies.ranks import Ranks
 from strategies.rounds import Step
 from strategies.scaffold import ControlVariates
 from strategies.share import MaliciousShare
-from strategies.table import find, parse_similarity_weights
+from strategies.table import check_only_flower, find, parse_similarity_weights
 from tasks.models import build_model
 from tasks.task import Task
 from tasks.training import pick_device, to_tensors
@@ -33,12 +34,14 @@ logger = logging.getLogger("thistle")
 
 def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
     """The strategy that a resolved experiment names."""
-    find(experiment.strategy.name)
-    if experiment.strategy.name.startswith("flwr-"):
-        strategy = _flower(experiment)
+    name = experiment.strategy.name
+    find(name)
+    own = _own(experiment, layout) if is_own(name) else None
+    strategy = _flower(experiment) if name.startswith("flwr-") else own
+    if isinstance(strategy, Strategy):
         return WithoutBuffers(strategy, layout) if layout.buffers else strategy
     return Pipeline(
-        list(_steps(experiment, layout)),
+        list(_steps(experiment, layout, strategy)),
         layout,
         _server_data(experiment, task, layout),
         per_round=experiment.client.per_round,
@@ -49,6 +52,20 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         ranks=_ranks(experiment.strategy),
         terms=_terms(experiment),
     )
+
+
+def _own(experiment: Experiment, layout: Layout) -> Strategy | list[Step]:
+    """What the user's factory makes of (experiment, layout): a Flower strategy, or the steps of the aggregation."""
+    key, name = "strategy.name", experiment.strategy.name
+    made = make_own(name, key, experiment, layout)
+    if isinstance(made, Strategy):
+        check_only_flower(experiment.strategy)
+        return made
+    own = list(made) if isinstance(made, list | tuple) else [made]
+    wrong = [step for step in own if not callable(step)]
+    if wrong or not own:
+        raise wrong_result(name, key, "a Flower Strategy, a step or a list of steps", wrong[0] if wrong else made)
+    return own
 
 
 def _ranks(wanted: Any) -> Ranks | None:
@@ -70,8 +87,11 @@ def _terms(experiment: Experiment) -> dict[str, Value]:
     return terms
 
 
-def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
-    """cut ▶ filter ▶ pre ▶ aggregate ▶ class-aware head ▶ rate ▶ clip ▶ learn: each where the settings ask for it."""
+def _steps(experiment: Experiment, layout: Layout, own: list[Step] | None = None) -> Iterator[Step]:
+    """cut ▶ filter ▶ pre ▶ aggregate ▶ class-aware head ▶ rate ▶ clip ▶ learn: each where the settings ask for it.
+
+    `own`: the user's steps, in place of the aggregator.
+    """
     wanted: Any = experiment.strategy
     client = experiment.client
     if _ranks(wanted) or wanted.aggregator == "dsvd":
@@ -87,7 +107,9 @@ def _steps(experiment: Experiment, layout: Layout) -> Iterator[Step]:
         yield steps.NearestNeighbourMixing(wanted.malicious)
     if wanted.pre == "bucketing":
         yield steps.Bucketing(experiment.seed)
-    if wanted.aggregator != "none":
+    if own is not None:
+        yield from own
+    elif wanted.aggregator != "none":
         yield _aggregator(wanted, layout)
     if wanted.control_variates:
         yield ControlVariates(experiment.task.clients, client.epochs, client.batch_size)
@@ -155,15 +177,9 @@ def _server_data(experiment: Experiment, task: Task, layout: Layout) -> ServerDa
 
 
 def _flower(experiment: Experiment) -> Strategy:
-    """One of Flower's, told to sample exactly `client.per-round` clients and to leave evaluation to us."""
+    """One of Flower's."""
     wanted: Any = experiment.strategy
     count = experiment.client.per_round
-    common: dict[str, Any] = {
-        "fraction_train": count / experiment.task.clients,
-        "min_train_nodes": count,
-        "min_available_nodes": count,
-        "fraction_evaluate": 0.0,
-    }
     malicious = {"num_malicious_nodes": wanted.malicious}
     kinds: dict[str, tuple[type[Strategy], dict[str, Any]]] = {
         "flwr-fedavg": (flower.FedAvg, {}),
@@ -185,4 +201,4 @@ def _flower(experiment: Experiment) -> Strategy:
         ),
     }
     kind, own = kinds[experiment.strategy.name]
-    return kind(**common, **own)
+    return kind(**sampling(experiment), **own)

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from exchange.experiment import Experiment
 from exchange.layout import Layout, State, to_record, to_state
 from exchange.records import arrays_of, metrics_of
 from strategies.buffers import combine_buffers
@@ -75,6 +76,17 @@ class WithoutBuffers(Strategy):
     def summary(self) -> None:
         """As the inner strategy has it."""
         self.inner.summary()
+
+
+def sampling(experiment: Experiment) -> dict[str, Any]:
+    """Arguments that tell a strategy of Flower's to sample `client.per-round` clients and to leave evaluation to us."""
+    count = experiment.client.per_round
+    return {
+        "fraction_train": count / experiment.task.clients,
+        "min_train_nodes": count,
+        "min_available_nodes": count,
+        "fraction_evaluate": 0.0,
+    }
 
 
 def fit(strategy: Strategy, count: int) -> None:

@@ -116,6 +116,8 @@ class Pipeline(Strategy):
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
         for step in self.steps:
             progress = step(round, progress)
+            if not isinstance(progress, Progress):
+                raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
         self._remember(round, progress, answered)
         weights = progress.weights

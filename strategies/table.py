@@ -13,6 +13,7 @@ from typing import Any
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
+from exchange.own import is_own
 from exchange.settings import Strategy, Value
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
@@ -124,8 +125,14 @@ OWN_UPDATE = ("fltrust", "foolsgold", "dsvd", "fedcpa", "none")
 """Aggregators that look at each client's own update."""
 
 
+OWN = Entry("your own", "")
+"""The row of every module:factory."""
+
+
 def find(name: str) -> Entry:
     """The table's row, or an error that names the nearest."""
+    if is_own(name):
+        return OWN
     if name not in STRATEGIES:
         near = difflib.get_close_matches(name, STRATEGIES, n=1, cutoff=0.0)
         raise UserError(
@@ -167,11 +174,13 @@ def _base_defaults(wanted: Strategy) -> Mapping[str, Value]:
 def check_strategy(experiment: Experiment) -> None:
     """Refuse what cannot work, before anything starts: server data that is not there, f too large for n."""
     wanted: Any = experiment.strategy
-    if needs_server_data(wanted) and experiment.task.server_data == "none":
-        asking = _asks_for_server_data(wanted)
+    asking = _asks_for_server_data(wanted)
+    if asking and experiment.task.server_data == "none":
         raise UserError(f"{asking} needs server data; set task.server-data (rendered, folder:, npz:, holdout:N)")
     if wanted.name.startswith("flwr-"):
-        _check_only_flower(wanted)
+        check_only_flower(wanted)
+    if is_own(wanted.name):
+        _check_own(wanted)
     if wanted.pre != "none" and wanted.aggregator in OWN_UPDATE:
         raise UserError(f"strategy.pre = {wanted.pre}: {wanted.aggregator} looks at each client's own update; use none")
     n, f = _rows(wanted, experiment.client.per_round), wanted.malicious
@@ -238,13 +247,20 @@ def _check_training(experiment: Experiment) -> None:
         )
 
 
-def _check_only_flower(wanted: Any) -> None:
+def _check_own(wanted: Any) -> None:
+    """What the user's own steps stand for."""
+    for key, value in (("aggregator", wanted.aggregator), ("class-aware", wanted.class_aware)):
+        if value != COMMON[key]:
+            raise UserError(f"strategy.{key} = {value}: {wanted.name} aggregates in its own way; leave it default")
+
+
+def check_only_flower(wanted: Any) -> None:
     """What only a pipeline has must not be asked of a strategy of Flower's."""
     keys = ["filter", "pre", "aggregator", "tau", "gamma", "reputation", "exchange", "rank", "rank-step"]
     keys += ["control-variates", "class-aware"]
     for key, value in ((key, getattr(wanted, key.replace("-", "_"))) for key in keys):
         if value != COMMON[key]:
-            raise UserError(f"strategy.{key} = {value}: {wanted.name} is Flower's own and has no {key}")
+            raise UserError(f"strategy.{key} = {value}: {wanted.name} is a strategy of Flower's kind and has no {key}")
 
 
 def needs_losses(wanted: Any) -> bool:
@@ -261,8 +277,8 @@ def _rows(wanted: Any, per_round: int) -> int:
 
 
 def needs_server_data(wanted: Strategy) -> bool:
-    """Whether a step of this (resolved) strategy uses the server's own data."""
-    return bool(_asks_for_server_data(wanted))
+    """Whether a step of this (resolved) strategy uses the server's own data, or, being the user's own, may do so."""
+    return is_own(wanted.name) or bool(_asks_for_server_data(wanted))
 
 
 def _asks_for_server_data(wanted: Any) -> str:

@@ -72,6 +72,16 @@ def _survey(path: Path) -> _Plan:
     return _Plan(classes, rows, counts, sizes[names["train"][0][1]], "L" if gray else "RGB")
 
 
+def read_picture(path: Path, channels: int) -> np.ndarray:
+    """One image file as it is, grey (1) or in colour (3): c×h×w, uint8."""
+    try:
+        entry = archive.Entry("", "", path.name, path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    size, _ = _header(path.parent, entry)
+    return _decode(path.parent, entry, size, "L" if channels == 1 else "RGB")
+
+
 def _header(path: Path, entry: archive.Entry) -> tuple[tuple[int, int], str]:
     """Size and mode, from the first bytes of the file; a picture too large to decode is refused."""
     try:

@@ -83,7 +83,10 @@ def penultimate(network: nn.Module, pixels: Tensor, batch_size: int = 500) -> Te
 def fit_network(network: nn.Module, wanted: settings.Network) -> nn.Module:
     """The same network with the head and the batch norms that are wanted."""
     if wanted.head == "cosine":
-        name = head_name(network)
+        linears = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+        if not linears:
+            raise UserError(f"client.calibration = robal: model.name = {wanted.name} has no linear layer to replace")
+        name = linears[-1]
         old = network.get_submodule(name)
         assert isinstance(old, nn.Linear)
         network.set_submodule(name, CosineHead(old.in_features, old.out_features))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from exchange import settings
 from exchange.errors import UserError
+from exchange.own import is_own, make_own, wrong_result
 from exchange.randomness import seed_for
+from exchange.text import last_line
 from tasks.layers import fit_network
 
 Shape = tuple[int, int, int]
@@ -106,7 +108,7 @@ MODELS: dict[str, Builder] = {
 
 def check_model(name: str) -> None:
     """Refuse a name that is not in the table, naming the nearest."""
-    if name not in MODELS:
+    if name not in MODELS and not is_own(name):
         near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
         raise UserError(f"model.name = {name!r}: no such model; did you mean {near[0]}? ({', '.join(MODELS)})")
 
@@ -121,10 +123,41 @@ def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) ->
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
-        network = MODELS[model.name](shape, classes, dropout)
+        network = _own(model, shape, classes) if is_own(model.name) else MODELS[model.name](shape, classes, dropout)
         if isinstance(model, settings.Network):
             network = fit_network(network, model)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _own(model: settings.Model, shape: Shape, classes: int) -> nn.Module:
+    """What the user's factory makes of (shape, classes): a network from images to logits."""
+    key, name = "model.name", model.name
+    if model.dropout is not True:
+        raise UserError(f"model.dropout = {model.dropout}: {name} has the dropout that you gave it; leave it true")
+    network = make_own(name, key, shape, classes)
+    if not isinstance(network, nn.Module):
+        raise wrong_result(name, key, "a torch.nn.Module", network)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"{key} = {name!r}: the network has no parameters to train")
+    names = dict(network.named_parameters())
+    tied = [other for other, _ in network.named_parameters(remove_duplicate=False) if other not in names]
+    if tied:
+        raise UserError(f"{key} = {name!r}: {tied[0]} shares its values with another parameter, which is not supported")
+    trained = network.training
+    try:
+        with torch.no_grad():
+            logits = network.eval()(torch.zeros(2, *shape))
+    except Exception as error:
+        reason = last_line(f"{type(error).__name__}: {error}")
+        raise UserError(f"{key} = {name!r}: the network cannot see images of {_sides(shape)}: {reason}") from None
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        got = f"a tensor of {_sides(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"{key} = {name!r}: two images should give logits of 2×{classes}, not {got}")
+    return network.train(trained)
+
+
+def _sides(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
 
 
 def predict(model: nn.Module, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`npz:PATH`: images as arrays in one NumPy file."""
+"""Images as arrays: in one NumPy file (`npz:PATH`), or made by a function of the user's (`module:factory`)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from tasks.cache import Workspace
 from tasks.dataset import Images
 
 NPZ_BYTES = 8 * 2**30
+WANTED = ("x_train", "y_train", "x_test", "y_test", "classes")
 
 
 def read_npz(path: Path, work: Workspace) -> tuple[str, ...]:
     """Arrays x_train, y_train, optionally x_test and y_test, and classes (else "0", "1", …)."""
-    arrays = _npz_arrays(path)
+    return put_arrays(str(path), _npz_arrays(path), work)
+
+
+def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tuple[str, ...]:
+    """Check the arrays, store both splits, return the classes' names. `where` says whose they are in an error."""
     if not {"x_test", "y_test"} & arrays.keys() and {"x_train", "y_train"} <= arrays.keys():
         arrays |= {"x_test": arrays["x_train"][:0], "y_test": arrays["y_train"][:0]}
     for name in ("x_train", "y_train", "x_test", "y_test"):
         if name not in arrays:
-            raise UserError(f"{path}: array {name} is missing; expected x_train, y_train, x_test, y_test[, classes]")
+            raise UserError(f"{where}: array {name} is missing; expected x_train, y_train, x_test, y_test[, classes]")
     splits = {}
     for split in ("train", "test"):
-        pixels = _npz_pixels(path, f"x_{split}", arrays[f"x_{split}"])
-        splits[split] = Images(pixels, _npz_labels(path, f"y_{split}", arrays[f"y_{split}"], len(pixels)))
+        pixels = to_pixels(where, f"x_{split}", arrays[f"x_{split}"])
+        splits[split] = Images(pixels, _labels(where, f"y_{split}", arrays[f"y_{split}"], len(pixels)))
     if splits["train"].shape != splits["test"].shape:
-        raise UserError(f"{path}: x_train and x_test hold images of different shapes")
+        raise UserError(f"{where}: x_train and x_test hold images of different shapes")
     for split, images in splits.items():
         work.put(split, images.pixels, images.labels)
-    return _npz_classes(path, arrays.get("classes"), splits)
+    return _classes(where, arrays.get("classes"), splits)
 
 
 def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -41,15 +46,14 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
             if sum(info.file_size for info in members.infolist()) > NPZ_BYTES:
                 raise UserError(f"{path}: refused: more than {NPZ_BYTES} bytes when unpacked")
         with np.load(path, allow_pickle=False) as arrays:
-            wanted = ("x_train", "y_train", "x_test", "y_test", "classes")
-            return {name: arrays[name] for name in wanted if name in arrays}
+            return {name: arrays[name] for name in WANTED if name in arrays}
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"{path}: not a readable npz archive of plain arrays ({error})") from error
 
 
-def _npz_pixels(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+def to_pixels(where: str, name: str, x: np.ndarray) -> np.ndarray:
     """n×c×h×w uint8 from n×h×w, n×h×w×c or n×c×h×w, uint8 or float in [0, 1]."""
     shape = x.shape
     if x.ndim == 3:
@@ -57,26 +61,26 @@ def _npz_pixels(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     elif x.ndim == 4 and shape[1] not in (1, 3) and shape[3] in (1, 3):
         x = x.transpose(0, 3, 1, 2)
     if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[1:]:
-        raise UserError(f"{path}: {name} has shape {shape}; expected n×h×w, n×h×w×c or n×c×h×w with 1 or 3 channels c")
+        raise UserError(f"{where}: {name} has shape {shape}; expected n×h×w, n×h×w×c or n×c×h×w with 1 or 3 channels c")
     if x.dtype == np.uint8:
         return x
     if x.dtype.kind != "f":
-        raise UserError(f"{path}: {name} is {x.dtype}; expected uint8, or float in [0, 1]")
+        raise UserError(f"{where}: {name} is {x.dtype}; expected uint8, or float in [0, 1]")
     if x.size and not (x.min() >= 0.0 and x.max() <= 1.0):  # false for NaN, too
-        raise UserError(f"{path}: {name} has values outside [0, 1] ({x.min()}..{x.max()})")
+        raise UserError(f"{where}: {name} has values outside [0, 1] ({x.min()}..{x.max()})")
     pixels: np.ndarray = np.rint(x * x.dtype.type(255)).astype(np.uint8)
     return pixels
 
 
-def _npz_labels(path: Path, name: str, y: np.ndarray, count: int) -> np.ndarray:
+def _labels(where: str, name: str, y: np.ndarray, count: int) -> np.ndarray:
     if y.dtype.kind not in "iu" or y.shape != (count,):
-        raise UserError(f"{path}: {name} is {y.dtype} of shape {y.shape}; expected {count} integers")
+        raise UserError(f"{where}: {name} is {y.dtype} of shape {y.shape}; expected {count} integers")
     return y
 
 
-def _npz_classes(path: Path, names: np.ndarray | None, splits: Mapping[str, Images]) -> tuple[str, ...]:
+def _classes(where: str, names: np.ndarray | None, splits: Mapping[str, Images]) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(1 + max(int(images.labels.max(initial=0)) for images in splits.values()))))
     if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) != len(names):
-        raise UserError(f"{path}: classes is {names.dtype} of shape {names.shape}; expected strings, all different")
+        raise UserError(f"{where}: classes is {names.dtype} of shape {names.shape}; expected strings, all different")
     return tuple(names.tolist())

@@ -124,11 +124,13 @@ def _convert(images: Images, shape: tuple[int, int, int]) -> Images:
         return images
     if not {images.shape[0], shape[0]} <= {1, 3}:
         raise UserError(f"task.server-data: images of {images.shape[0]} channels cannot become images of {shape[0]}")
-    pixels = np.stack([_convert_one(image, shape) for image in images.pixels])
-    return Images(pixels, images.labels)
+    return Images(np.stack([fit_pixels(image, shape) for image in images.pixels]), images.labels)
 
 
-def _convert_one(pixels: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+def fit_pixels(pixels: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """One image, c×h×w of 1 or 3 channels, in another size and other channels."""
+    if pixels.shape == shape:
+        return pixels
     channels, height, width = shape
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
     image = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BICUBIC)

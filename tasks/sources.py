@@ -1,4 +1,5 @@
-"""Where a task's data comes from: a name, `folder:PATH` or `npz:PATH` becomes a Dataset, decoded once and cached.
+"""Where a task's data comes from: a name, `folder:PATH`, `npz:PATH` or a function of the user's becomes a Dataset,
+decoded once and cached.
 
 Everything here is independent of an experiment's seed: two experiments on one task see the same images
 in the same order, split in the same way.
@@ -7,6 +8,7 @@ in the same order, split in the same way.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,13 @@ import numpy as np
 
 from exchange import settings
 from exchange.errors import UserError
+from exchange.own import content_of, is_own, make_own, wrong_result
 from exchange.randomness import seed_for
 from tasks import archive, vision
 from tasks.cache import Progress, Reader, Workspace, cached
 from tasks.dataset import Dataset, Images
 from tasks.folder import read_folder
-from tasks.npz import read_npz
+from tasks.npz import WANTED, put_arrays, read_npz
 
 TASKS = {
     "digits": "scikit-learn's 8×8 digits, embedded: 1 500 to train, 297 to test",
@@ -33,6 +36,7 @@ TASKS = {
     "svhn": "house numbers in colour, 32×32",
     "folder:PATH": "your images: train|test/<class>/<image> in a directory, .tar[.gz|.xz] or .zip",
     "npz:PATH": "your arrays: x_train, y_train, x_test, y_test[, classes]",
+    "MODULE:FACTORY": "your function, which makes the same arrays",
 }
 NAMES = ("digits", *vision.SETS)
 PREFIXES = ("folder:", "npz:")
@@ -115,6 +119,8 @@ def _source(name: str, data_dir: str, key: str) -> tuple[Any, Reader]:
         path = Path(rest).expanduser()
         read = read_folder if kind == "folder" else read_npz
         return [kind, archive.fingerprint(path)], _checked(str(path), partial(read, path))
+    if key == "task.name" and is_own(name):
+        return ["own", content_of(name, key), name], _checked(name, partial(_read_own, name, key))
     valid = [*NAMES, *(prefix + "PATH" for prefix in PREFIXES)]
     near = difflib.get_close_matches(name.lower(), valid, n=1, cutoff=0.0)[0]
     raise UserError(f"{key} = {name!r} is unknown; did you mean {near!r}? There are: {', '.join(valid)}")
@@ -132,6 +138,19 @@ def _checked(where: str, read: Any) -> Reader:
         return classes
 
     return checked
+
+
+def _read_own(name: str, key: str, work: Workspace) -> tuple[str, ...]:
+    """What the user's function makes: a mapping with the arrays of an npz file."""
+    made = make_own(name, key)
+    if not isinstance(made, Mapping):
+        raise wrong_result(name, key, f"a mapping with {', '.join(WANTED)}", made)
+    where = f"{key} = {name!r}"
+    try:
+        arrays = {array: np.asarray(made[array]) for array in WANTED if array in made}
+    except Exception as error:
+        raise UserError(f"{where}: not arrays: {error}") from None
+    return put_arrays(where, arrays, work)
 
 
 def _read_digits(work: Workspace) -> tuple[str, ...]:

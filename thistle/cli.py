@@ -25,6 +25,7 @@ from thistle.commands import (  # noqa: E402
     deploy,
     evaluate,
     listing,
+    predict,
     report,
     resume,
     run,
@@ -63,6 +64,7 @@ app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
+app.command("predict")(predict.predict)
 app.command("list")(listing.list_)
 app.command("demo")(demo.demo)
 app.command("certs")(certs.certs)

@@ -12,6 +12,7 @@ from attacks.evasion.table import check_evaluation
 from attacks.table import check_attack
 from exchange.errors import UserError
 from exchange.experiment import Experiment, parse_overrides, read_file
+from exchange.own import pin
 from exchange.runfolder import RunFolder
 from strategies.table import resolve
 
@@ -50,7 +51,7 @@ def make_experiment(
 ) -> Experiment:
     """The experiment with everything resolved but its folder."""
     path = find_experiment(source)
-    flat = {**read_file(path), **parse_overrides(overrides)}
+    flat = pin({**read_file(path), **parse_overrides(overrides)}, code_folders(path))
     return settle(flat, name or flat.get("run.name") or path.stem, out, workers)
 
 
@@ -70,6 +71,12 @@ def settle(keys: Mapping[str, Any], name: object, out: str = "", workers: int | 
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
     return experiment
+
+
+def code_folders(path: Path) -> list[Path]:
+    """Where modules of the user's are looked for: beside the file, in the run folder that it is in, and here."""
+    beside = [] if path.parent == PRESETS else [path.parent, RunFolder(path.parent).code]
+    return [*beside, Path.cwd()]
 
 
 def _plain(name: object) -> object:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
+from exchange.own import is_own
 from exchange.runfolder import RunFolder, read_json
 from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments import cores
@@ -60,6 +61,7 @@ class Launch:
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
+        from attacks.poisoning.build import check_own
         from attacks.table import check_attack
         from tasks.training import pick_device
         from thistle.forecast import plan
@@ -67,6 +69,11 @@ class Launch:
         pick_device(experiment.runtime.device)
         task = _check_data(experiment)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_own(experiment, task.classes)
+        if is_own(experiment.strategy.name):
+            from thistle.rehearsal import rehearse
+
+            rehearse(experiment, task)
         return plan(experiment, task, self.engine.value, cores())
 
     def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:

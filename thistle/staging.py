@@ -5,7 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from exchange.experiment import Experiment
+from exchange.own import STAGED, pinned_files
+from exchange.runfolder import write_atomically
 from thistle.rooms import ROOMS, app_root
+
+INCLUDE = "fab-include = ["
 
 
 def stage_app(target: Path) -> Path:
@@ -16,3 +21,16 @@ def stage_app(target: Path) -> Path:
         shutil.copytree(root / room, target / room, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copy(root / "pyproject.toml", target / "pyproject.toml")
     return target
+
+
+def stage_code(app: Path, experiment: Experiment) -> None:
+    """Add the modules of the user's that the experiment names; other experiments' stay."""
+    files = pinned_files(experiment.flat())
+    for (digits, name), content in files.items():
+        (app / STAGED / digits).mkdir(parents=True, exist_ok=True)
+        write_atomically(app / STAGED / digits / name, content)
+    project = app / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    pattern = f'"/{STAGED}/**/*.py"'
+    if files and pattern not in text:  # Flower refuses a pattern that matches nothing
+        write_atomically(project, text.replace(INCLUDE, f"{INCLUDE}{pattern}, ", 1).encode())

@@ -9,8 +9,10 @@ from typing import Any
 from attacks.poisoning.collusion import Adaptive, Alie, Collusion, Ipm, Mimic, MinMax, MinSum, alie_z
 from attacks.poisoning.data import Backdoor, DataAttack, LabelFlip
 from attacks.poisoning.updates import Gaussian, Scale, SignFlip, UpdateAttack, Zero
-from attacks.roles import PANEL
+from attacks.roles import PANEL, expected_attackers
 from attacks.table import strength_of
+from exchange.experiment import Experiment
+from exchange.own import is_own, make_own, wrong_result
 from exchange.settings import Attack
 
 
@@ -35,10 +37,35 @@ class Facts:
     n: int
     f: int
 
+    @classmethod
+    def of(cls, experiment: Experiment, attack: Attack, classes: int) -> Facts:
+        n = experiment.client.per_round
+        return cls(classes, n, expected_attackers(attack, experiment.task.clients, n, experiment.seed))
+
 
 def make_poison(attack: Attack, facts: Facts) -> Poison:
     """The parts of the attack that these orders name (`mix` has become one of its two by then)."""
+    if is_own(attack.kind):
+        return _own(attack, facts)
     return MAKERS[attack.kind](attack, strength_of(attack), facts)
+
+
+def check_own(experiment: Experiment, classes: int) -> None:
+    """Try the user's own factory, if the experiment names one, before anything starts."""
+    attack = experiment.attack
+    if is_own(attack.kind):
+        _own(attack, Facts.of(experiment, attack, classes))
+
+
+def _own(attack: Attack, facts: Facts) -> Poison:
+    """What the user's factory makes of (attack, facts): a Poison, or a function from an update to what is sent."""
+    key, name = "attack.kind", attack.kind
+    made = make_own(name, key, attack.model_copy(update={"strength": strength_of(attack)}), facts)
+    if callable(made):
+        return Poison(update=made)
+    if not isinstance(made, Poison):
+        raise wrong_result(name, key, "a Poison, or a function of an update and a generator", made)
+    return made
 
 
 def _alie(attack: Attack, z: float | None, facts: Facts) -> Poison:

@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_lists_name_everything(tmp_path: Path) -> None:
     done = thistle("list", cwd=tmp_path)
     assert done.returncode == 0
-    for word in ("digits", "resnet18", "fedavg", "digits-clean", "folder:PATH", "none"):
+    for word in ("digits", "resnet18", "fedavg", "digits-clean", "folder:PATH", "none", "trades", "robal", "pgd20"):
         assert word in done.stdout
 
 

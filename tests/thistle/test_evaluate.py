@@ -12,7 +12,8 @@ from exchange.errors import UserError
 from exchange.runfolder import RunFolder, read_json
 from tests.federations import model_sha, run, tiny
 from tests.thistle.test_cli import thistle
-from thistle.commands.evaluate import find_subject, measure, show
+from thistle.commands.evaluate import measure, show
+from thistle.trained import find_subject
 
 
 @pytest.fixture(scope="module")

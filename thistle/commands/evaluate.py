@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, write_json
-from thistle.commands.resume import find_run
-from thistle.experiments import make_experiment
+from exchange.runfolder import write_json
 from thistle.screen import attacking, decoding, results, table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tasks.task import Task
+    from thistle.trained import Subject
 
 PAPERS = "natural,fgsm,bim,cw,pgd20"
 FEATURES = 1000
@@ -47,6 +45,7 @@ def evaluate(
 ) -> None:
     """Attack a trained model and write what it withstands into robustness.json beside it."""
     from attacks.evasion.table import parse_attacks
+    from thistle.trained import find_subject
 
     names = parse_attacks("--attacks", attacks)
     if not names:
@@ -56,18 +55,6 @@ def evaluate(
             raise UserError(f"--{option} {value:g}: pixels are in [0, 1], so it should be above 0 and at most 1")
     subject = find_subject(source, out, experiment)
     show(measure(subject, names, samples, epsilon or subject.experiment.client.epsilon, step), subject, pictures)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model file, and the experiment that says what network and task it belongs to."""
-
-    model: Path
-    experiment: Experiment
-
-    @property
-    def home(self) -> Path:
-        return self.model.parent
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,29 +68,6 @@ class Measured:
     labels: Tensor
 
 
-def find_subject(source: str, out: str, experiment: str) -> Subject:
-    """The model that a path or a run's name means."""
-    path = Path(source).expanduser()
-    if path.suffix == ".safetensors":
-        if not path.is_file():
-            raise UserError(f"{source}: no such file")
-        if experiment:
-            return Subject(path.resolve(), make_experiment(experiment, []))
-        folder = RunFolder(path.resolve().parent)
-        if not folder.experiment.is_file():
-            raise UserError(
-                f"{source}: no experiment.toml beside it; say what it was trained by: --experiment FILE.toml"
-            )
-        return Subject(path.resolve(), folder.load_experiment())
-    if experiment:
-        raise UserError(f"--experiment {experiment}: a run folder has its own; leave it out")
-    folder = find_run(source, out)
-    if not folder.model.is_file():
-        status = folder.get_status().get("status", "not begun")
-        raise UserError(f"{folder.path}: the run is {status} and has no final model yet")
-    return Subject(folder.model, folder.load_experiment())
-
-
 def measure(subject: Subject, names: list[str], samples: int, epsilon: float, step: float | None) -> Measured:
     """Accuracy under every attack, all in all and class by class."""
     import torch
@@ -112,12 +76,13 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     from exchange.layout import sha256
     from server.evaluation import sample
     from tasks.training import pick_device, to_tensors
+    from thistle.trained import read_network
 
     torch.set_num_threads(1)
     experiment = subject.experiment
     device = pick_device(experiment.runtime.device)
     task = _task(experiment)
-    network = _network(subject, task).to(device)
+    network = read_network(subject, task.shape, task.classes).to(device)
     pixels, labels = to_tensors(task.dataset.test, device)
     rows = sample(len(labels), samples, experiment.seed).to(device)
     pixels, labels = pixels[rows].contiguous(memory_format=torch.channels_last), labels[rows]
@@ -147,28 +112,6 @@ def _task(experiment: Experiment) -> Task:
 
     with decoding() as progress:
         return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
-
-
-def _network(subject: Subject, task: Task) -> nn.Module:
-    """The experiment's network with the file's weights."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from tasks.models import build_model
-
-    experiment = subject.experiment
-    network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
-    try:
-        state = load_file(subject.model)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
-        raise UserError(
-            f"{subject.model}: holds another network than model.name = {experiment.model.name} for {task.dataset.name}"
-        )
-    network.load_state_dict(state)
-    return network
 
 
 def show(measured: Measured, subject: Subject, pictures: bool) -> None:

@@ -20,15 +20,18 @@ class What(StrEnum):
     MODELS = "models"
     STRATEGIES = "strategies"
     ATTACKS = "attacks"
+    OBJECTIVES = "objectives"
+    CALIBRATIONS = "calibrations"
+    EVASIONS = "evasions"
     PRESETS = "presets"
     SWEEPS = "sweeps"
 
 
 def list_(what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None) -> None:
-    """List tasks, models, strategies, attacks, presets and sweeps."""
+    """List tasks, models, strategies, attacks (in training and at test time), ways of client training, presets, sweeps."""
     for one in [what] if what else list(What):
         columns, rows = TABLES[one]()
-        results.print(table(one.value, columns, rows))
+        results.print(table(TITLES.get(one, one.value), columns, rows))
         results.print()
 
 
@@ -41,7 +44,7 @@ def _tasks() -> tuple[list[str], list[list[str]]]:
 def _models() -> tuple[list[str], list[list[str]]]:
     from tasks.models import MODELS
 
-    return ["name", "what"], [[name, (build.__doc__ or "").strip()] for name, build in MODELS.items()]
+    return ["name", "what"], [[name, _about(build)] for name, build in MODELS.items()]
 
 
 def _strategies() -> tuple[list[str], list[list[str]]]:
@@ -57,6 +60,30 @@ def _attacks() -> tuple[list[str], list[list[str]]]:
     return ["name", "what", "knows", "attack.strength", "paper"], rows
 
 
+def _objectives() -> tuple[list[str], list[list[str]]]:
+    from client.objectives import ABOUT
+
+    return ["name", "what is minimised", "paper"], [[name, *about] for name, about in ABOUT.items()]
+
+
+def _calibrations() -> tuple[list[str], list[list[str]]]:
+    from client.calibrations import CALIBRATIONS
+
+    return ["name", "instead of the logits f"], [[name, _about(view)] for name, view in CALIBRATIONS.items()]
+
+
+def _evasions() -> tuple[list[str], list[list[str]]]:
+    from attacks.evasion.table import EVASIONS, OTHERS
+
+    rows = [[name, entry.about, entry.paper] for name, entry in EVASIONS.items()]
+    return ["name", "what", "paper"], [*rows, *([name, about, ""] for name, about in OTHERS.items())]
+
+
+def _about(thing: object) -> str:
+    """The first paragraph of its docstring."""
+    return " ".join((thing.__doc__ or "").partition("\n\n")[0].split())
+
+
 def _presets() -> tuple[list[str], list[list[str]]]:
     return ["name", "what"], [[name, preset_about(name)] for name in preset_names()]
 
@@ -70,6 +97,15 @@ TABLES: dict[What, Callable[[], tuple[list[str], list[list[str]]]]] = {
     What.MODELS: _models,
     What.STRATEGIES: _strategies,
     What.ATTACKS: _attacks,
+    What.OBJECTIVES: _objectives,
+    What.CALIBRATIONS: _calibrations,
+    What.EVASIONS: _evasions,
     What.PRESETS: _presets,
     What.SWEEPS: _sweeps,
+}
+
+TITLES = {
+    What.OBJECTIVES: "objectives (client.objective)",
+    What.CALIBRATIONS: "calibrations (client.calibration)",
+    What.EVASIONS: "evasions (evaluate.attacks, thistle evaluate --attacks)",
 }

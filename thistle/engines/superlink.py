@@ -23,7 +23,7 @@ from exchange.runfolder import nest
 from exchange.text import last_line
 from thistle.engines.keeper import sweep
 from thistle.flower import EngineError, Flwr, flower_environment, free_port, tool, write_connection
-from thistle.staging import stage_app
+from thistle.staging import stage_app, stage_code
 
 APP = "thistle-fl"
 START = 60.0
@@ -115,6 +115,7 @@ class PrivateSuperLink:
         with self._staging:  # several runs may be submitted at once
             if self.app is None:
                 self.app = stage_app(self.home / APP)
+            stage_code(self.app, experiment)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers

@@ -31,8 +31,9 @@ from typing import Any
 
 from exchange.errors import UserError
 from exchange.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
+from exchange.own import pin
 from exchange.settings import Value
-from thistle.experiments import PRESETS, about, find_experiment, preset_names, settle
+from thistle.experiments import PRESETS, about, code_folders, find_experiment, preset_names, settle
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
@@ -63,6 +64,8 @@ class Sweep:
     seeds: Sequence[int]
     expectations: Sequence[Expectation]
     base: Mapping[str, Any]
+    code: Sequence[Path]
+    """Where modules of the user's are looked for."""
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
@@ -73,7 +76,7 @@ class Sweep:
             settings = {k: v for axis, i in zip(self.axes, point[1:], strict=True) for k, v in axis.settings[i].items()}
             where = " ".join(f"{axis}={show(value)}" for axis, value in axes.items())
             try:
-                keys = {**self.base, **settings, "seed": self.seeds[point[0]]}
+                keys = pin({**self.base, **settings, "seed": self.seeds[point[0]]}, self.code)
                 cell = place(home, there, settle(keys, self.name, str(home.parent)), axes, settings)
             except UserError as error:
                 raise UserError(f"{self.name}: {where}: {error}" if where else f"{self.name}: {error}") from None
@@ -137,6 +140,7 @@ def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
         seeds=_seeds(tree.get("seeds", [0]), where),
         expectations=read_expectations(tree.get("expect", []), {axis.name: axis.values for axis in axes}, where),
         base={**_preset(tree.get("preset"), path), **fixed, **typed},
+        code=code_folders(path),
     )
 
 

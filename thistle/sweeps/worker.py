@@ -37,6 +37,8 @@ class Worker:
         if self._process is None or not self._process.is_alive():
             self._start()
         try:
+            folder.create(again=True)
+            folder.save_experiment(experiment)  # and the modules of the user's that it names: the process knows none
             self._line.send(experiment.flat())
             while not self._line.poll(LOOK):
                 progress.update()

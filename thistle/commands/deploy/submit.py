@@ -24,7 +24,7 @@ from thistle.flower import NAME, EngineError, Flwr, flower_environment
 from thistle.launch import show_summary
 from thistle.progress import RunProgress
 from thistle.screen import complain, say
-from thistle.staging import stage_app
+from thistle.staging import stage_app, stage_code
 
 ENDING = 30.0
 
@@ -94,6 +94,7 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     config = scratch / "run.toml"
     config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
     app = stage_app(scratch / APP)
+    stage_code(app, experiment)
     mirror = RunFolder(scratch / experiment.run.name)
     mirror.path.mkdir()
     if not quiet:

@@ -1,0 +1,57 @@
+"""A strategy of the user's own is tried on made-up replies, so that a slip in it shows before anything is trained."""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.layout import Layout, State, to_record
+from exchange.own import explain
+from exchange.randomness import torch_rng
+from server.casting import cast_aggregate
+from strategies.build import make_strategy
+from strategies.flower import fit
+from strategies.pipeline import Pipeline
+from tasks.models import build_model
+from tasks.task import Task
+from thistle.engines.inline import InlineGrid
+
+KEY = "strategy.name"
+
+
+def rehearse(experiment: Experiment, task: Task) -> None:
+    """One round without clients: each reply is the model that was sent, and a little noise."""
+    name, client = experiment.strategy.name, experiment.client
+    network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
+    layout = Layout.of(network)
+    arrays = to_record(network.state_dict())
+    strategy = make_strategy(experiment, task, layout)
+    if not isinstance(strategy, Pipeline):
+        fit(strategy, client.per_round)
+    grid = InlineGrid(ClientApp(), experiment, 0)
+    grid.hosts = list(range(experiment.task.clients))
+    classes, shape = list(task.dataset.classes), list(task.shape)
+    config = ConfigRecord({"lr": client.lr, "report-losses": False, "classes": classes, "shape": shape})
+    try:
+        messages = list(strategy.configure_train(1, arrays, config, grid))
+        replies = [_reply(message, network.state_dict(), layout) for message in messages]
+        aggregate, _ = strategy.aggregate_train(1, replies)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(explain(name, KEY, "fails on made-up replies", error)) from None
+    if not messages:
+        raise UserError(f"{KEY} = {name!r}: asks no client to train")
+    _, problem = cast_aggregate(aggregate, arrays, layout)
+    if problem:
+        raise UserError(f"{KEY} = {name!r}: does not make a model of made-up replies: {problem}")
+
+
+def _reply(message: Message, state: State, layout: Layout) -> Message:
+    noise = 0.01 * torch.randn(layout.size, generator=torch_rng(0, "rehearsal", message.metadata.dst_node_id))
+    arrays = to_record(layout.state(layout.vector(state) + noise, state))
+    metrics = MetricRecord({"num-examples": 10, "loss": 1.0, "seconds": 0.1})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -1,0 +1,171 @@
+"""Trained models: found by run or by file, and ready to use, `thistle.load("runs/x").predict(images)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from exchange.errors import UserError
+from exchange.experiment import Experiment
+from exchange.runfolder import RunFolder
+from tasks.folder import read_picture
+from tasks.models import Shape, build_model, predict
+from tasks.npz import to_pixels
+from tasks.serverdata import fit_pixels
+from tasks.sources import load_dataset
+from tasks.training import pick_device
+from thistle.commands.resume import find_run
+from thistle.experiments import make_experiment
+
+BATCH = 256
+
+Picture = str | Path | Image.Image | np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model file, and the experiment that says what network and task it belongs to."""
+
+    model: Path
+    experiment: Experiment
+
+    @property
+    def home(self) -> Path:
+        return self.model.parent
+
+
+def find_subject(source: str, out: str, experiment: str = "") -> Subject:
+    """The model that a path or a run's name means."""
+    path = Path(source).expanduser()
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise UserError(f"{source}: no such file")
+        if experiment:
+            return Subject(path.resolve(), make_experiment(experiment, []))
+        folder = RunFolder(path.resolve().parent)
+        if not folder.experiment.is_file():
+            raise UserError(
+                f"{source}: no experiment.toml beside it; say what it was trained by: --experiment FILE.toml"
+            )
+        return Subject(path.resolve(), folder.load_experiment())
+    if experiment:
+        raise UserError(f"--experiment {experiment}: a run folder has its own; leave it out")
+    folder = find_run(source, out)
+    if not folder.model.is_file():
+        status = folder.get_status().get("status", "not begun")
+        raise UserError(f"{folder.path}: the run is {status} and has no final model yet")
+    return Subject(folder.model, folder.load_experiment())
+
+
+def read_network(subject: Subject, shape: Shape, classes: int) -> nn.Module:
+    """The experiment's network with the file's weights."""
+    experiment = subject.experiment
+    network = build_model(experiment.network, shape, classes, experiment.seed)
+    try:
+        state = load_file(subject.model)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
+        raise UserError(
+            f"{subject.model}: holds another network than model.name = {experiment.model.name} for "
+            f"{experiment.task.name}"
+        )
+    network.load_state_dict(state)
+    return network
+
+
+def read_facts(subject: Subject) -> tuple[tuple[str, ...], Shape]:
+    """The classes' names and the images' shape: from the file, or else from the task itself."""
+    try:
+        with safe_open(subject.model, framework="numpy") as file:
+            about = file.metadata() or {}
+        if "classes" in about and "shape" in about:
+            channels, height, width = json.loads(about["shape"])
+            return tuple(json.loads(about["classes"])), (channels, height, width)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"{subject.model}: cannot be read as a trained model: {error}") from None
+    dataset = load_dataset(subject.experiment.task)
+    return dataset.classes, dataset.train.shape
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model takes an image for."""
+
+    label: str
+    probability: float
+    probabilities: Mapping[str, float]
+    """Of every class, the likeliest first."""
+
+
+class Trained:
+    """A model with all that is needed to use it."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.experiment = subject.experiment
+        self.classes, self.shape = read_facts(subject)
+        """The classes' names in the order of the logits; channels, height and width of the images."""
+        self.device = pick_device("auto")
+        self.network = read_network(subject, self.shape, len(self.classes)).to(self.device).eval()
+
+    def predict(self, images: Picture | Iterable[Picture]) -> list[Prediction]:
+        """One prediction an image."""
+        return [self._prediction(row) for row in self.probabilities(images)]
+
+    def _prediction(self, row: np.ndarray) -> Prediction:
+        order = np.argsort(-row, kind="stable")
+        named = {self.classes[i]: float(row[i]) for i in order}
+        return Prediction(self.classes[order[0]], float(row[order[0]]), named)
+
+    @torch.inference_mode()
+    def probabilities(self, images: Picture | Iterable[Picture]) -> np.ndarray:
+        """n × classes, each row sums to 1.
+
+        An image is a path, a PIL image or an array; a single array is a whole batch (n×h×w, n×h×w×c or n×c×h×w, uint8
+        or floats from 0 to 1). Whatever its size and channels, an image is fitted to what the model was trained on.
+        """
+        pixels = self._pixels(images)
+        parts = [np.zeros((0, len(self.classes)), dtype=np.float32)]
+        for start in range(0, len(pixels), BATCH):
+            chunk = torch.from_numpy(pixels[start : start + BATCH]).to(self.device).float() / 255
+            parts.append(predict(self.network, chunk).softmax(1).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    def _pixels(self, images: Picture | Iterable[Picture]) -> np.ndarray:
+        """n×c×h×w, uint8."""
+        if isinstance(images, np.ndarray | Tensor):
+            found = list(to_pixels("images", "the array", _array(images)))
+        elif isinstance(images, str | Path | Image.Image):
+            found = [self._one(images)]
+        else:
+            found = [self._one(image) for image in images]
+        fitted = [fit_pixels(one, self.shape) for one in found]
+        return np.stack(fitted) if fitted else np.zeros((0, *self.shape), dtype=np.uint8)
+
+    def _one(self, image: Picture) -> np.ndarray:
+        if isinstance(image, str | Path):
+            return read_picture(Path(image).expanduser(), self.shape[0])
+        if isinstance(image, Image.Image):
+            image = np.asarray(image.convert("L" if self.shape[0] == 1 else "RGB"))
+        pixels: np.ndarray = to_pixels("images", "an image", _array(image)[None])[0]
+        return pixels
+
+
+def _array(image: Any) -> np.ndarray:
+    return image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+
+
+def load_trained(run: str | Path, out: str = "runs") -> Trained:
+    """The final model of a run, given by its folder or its name below `out`."""
+    return Trained(find_subject(str(run), out))
