@@ -161,3 +161,15 @@ def test_one_superlink_serves_all_cells_and_the_models_are_those_of_inline(tmp_p
     inline = thistle("sweep", "grid.toml", "--engine", "inline", "--out", "inline", cwd=tmp_path)
     assert inline.returncode == 0, inline.stderr
     assert (home / "sweep.csv").read_bytes() == (tmp_path / "inline" / "grid" / "sweep.csv").read_bytes()
+
+
+def test_cells_may_name_code_beside_the_file(tmp_path: Path) -> None:
+    """Every process that carries out a cell finds it, and the cell keeps its copy."""
+    source = "from torch import nn\n\n\ndef flat(shape, classes):\n"
+    source += "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))\n"
+    (tmp_path / "mine.py").write_text(source)
+    fixed = "\n".join(line for line in FIXED.splitlines() if not line.startswith("model.name"))
+    home = write(tmp_path, f'engine = "inline"\n[axes]\nmodel.name = ["mlp", "mine:flat"]\n[set]\n{fixed}\n')
+    thistle("sweep", "grid.toml", cwd=tmp_path)
+    assert len(finished(home)) == 2
+    assert [path.read_text() for path in home.glob("*/code/mine.py")] == [source]

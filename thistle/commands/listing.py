@@ -28,7 +28,7 @@ class What(StrEnum):
 
 
 def list_(what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None) -> None:
-    """List tasks, models, strategies, attacks (in training and at test time), ways of client training, presets, sweeps."""
+    """List tasks, models, strategies, attacks in training and at test time, client training, presets and sweeps."""
     for one in [what] if what else list(What):
         columns, rows = TABLES[one]()
         results.print(table(TITLES.get(one, one.value), columns, rows))
