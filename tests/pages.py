@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvicorn
 
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, write_json
 from exchange.verdict import Kind, Verdict
-from thistle.report.live import make_app
+from thistle.report.live import make_server
 
 HONEST: tuple[tuple[Kind, float], ...] = (("accepted", 0.95), ("filtered", 0.04), ("failed", 0.01))
 MALICIOUS: tuple[tuple[Kind, float], ...] = (("accepted", 0.2), ("filtered", 0.7), ("rejected", 0.1))
@@ -142,9 +141,7 @@ def write_sweep(folder: Path, seeds: int = 3, axes: dict[str, list[Any]] = AXES,
 def serving(folder: Path) -> Iterator[str]:
     """`thistle watch` on a free port of this machine, in a thread; gives its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(make_app([folder], "127.0.0.1"), log_level="warning", timeout_graceful_shutdown=1)
-    )
+    server = make_server([folder], "127.0.0.1")
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started and thread.is_alive():

@@ -20,20 +20,17 @@ def watch(
     out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
 ) -> None:
     """Show runs in the browser while they go on; ends with Ctrl-C."""
-    import uvicorn
-
-    from thistle.report.live import LOCAL, make_app
+    from thistle.report.live import LOCAL, make_server
     from thistle.report.sources import find_folder
 
     folder = find_folder(source or out, out)
-    app = make_app([folder], host)
+    server = make_server([folder], host)
     listener = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
     results.print(f"http://{name}:{listener.getsockname()[1]}/  ({folder})", markup=False, soft_wrap=True)
     if host not in LOCAL:
         complain(f"--host {host}: whoever reaches this machine can read these runs; there is no password")
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    server.run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

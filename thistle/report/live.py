@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.datastructures import MutableHeaders
@@ -97,11 +98,14 @@ class Reader:
 
 
 async def news(reader: Reader, request: Request) -> AsyncIterator[str]:
-    """Server-sent events: which runs there are, then each run and sweep whenever it has changed."""
+    """Server-sent events: which runs there are, then each run and sweep whenever it has changed.
+
+    They end when the server does, or else it would wait for them.
+    """
     order: list[str] | None = None
     sent: dict[str, int] = {}
     swept = 0
-    while not await request.is_disconnected():
+    while not request.app.state.server.should_exit and not await request.is_disconnected():
         runs = reader.runs
         if list(runs) != order:
             order = list(runs)
@@ -139,8 +143,16 @@ class Headers:
         await self.app(scope, receive, send_with)
 
 
+def make_server(roots: Sequence[Path], host: str) -> uvicorn.Server:
+    """A server for sockets that listen already."""
+    app = make_app(roots, host)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, server_header=False))
+    app.state.server = server
+    return server
+
+
 def make_app(roots: Sequence[Path], host: str) -> FastAPI:
-    """The server: five addresses, all of them read only."""
+    """Five addresses, all of them read only."""
     reader = Reader(roots)
 
     @asynccontextmanager

@@ -4,7 +4,7 @@ const charts = new Set();
 const P = Bokeh.Plotting;
 Bokeh.set_log_level("warn");
 
-// Charts are put into the page one after the other, those in view first, so that a long page is there at once.
+// Charts are put into the page one after the other: first those in view, then the others whenever the browser is idle.
 const waiting = [];
 let drawing = false;
 
@@ -15,19 +15,22 @@ function inTurn(chart) {
   });
 }
 
+function distance({chart}) {
+  const box = chart.host.getBoundingClientRect();
+  return box.top > innerHeight ? box.top - innerHeight : box.bottom < 0 ? -box.bottom : 0;
+}
+
 async function drawNext() {
-  const distance = ({chart}) => {
-    const box = chart.host.getBoundingClientRect();
-    return box.top > innerHeight ? box.top : box.bottom < 0 ? -box.bottom : 0;
-  };
-  let next = 0;
-  waiting.forEach((one, i) => { if (distance(one) < distance(waiting[next])) next = i; });
+  const next = waiting.reduce((near, one, i) => distance(one) < distance(waiting[near]) ? i : near, 0);
   const [{chart, done}] = waiting.splice(next, 1);
   if (charts.has(chart)) await P.show(chart.figure, chart.host);
   done();
-  if (waiting.length) setTimeout(drawNext);
-  else drawing = false;
+  if (waiting.length === 0) drawing = false;
+  else if (waiting.some((one) => distance(one) === 0)) setTimeout(drawNext);
+  else requestIdleCallback(drawNext, {timeout: 500});
 }
+
+const inView = () => [...charts].filter((chart) => distance({chart}) === 0);
 
 function tip(lines) {
   return el("div", {class: "tip"}, lines.map((line, i) => i ? el("div", {}, line) : el("strong", {}, line)));
@@ -118,9 +121,9 @@ class Lines extends Chart {
         source.data = {x: one.x, y, low: one.low ?? y, high: one.high ?? y};
         line.glyph.line_color = one.colour; line.glyph.line_dash = one.dash;
         dots.glyph.fill_color = one.colour; dots.glyph.line_color = one.colour;
-        dots.glyph.size = one.x.length > 60 ? 1 : 5;
         if (band) band.glyph.fill_color = one.colour;
         drawn.forEach((own) => { own.visible = !one.hidden; });
+        if (one.x.length > 60) dots.visible = false;
       },
     };
   }

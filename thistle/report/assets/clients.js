@@ -36,8 +36,8 @@ function clients(load) {
   async function update(force) {
     const known = data.runs.filter((run) => column(run, "round").length);
     if (!known.some((run) => run.id === shown.run)) {
-      const attacked = known.find((run) => run.experiment["attack.kind"] !== "none");
-      shown.run = (attacked ?? known[0])?.id ?? null;
+      const filtered = (run) => sum(column(run, "filtered"));   // the most to see
+      shown.run = [...known].sort((a, b) => filtered(b) - filtered(a))[0]?.id ?? null;
     }
     place.hidden = shown.run === null;
     if (place.hidden) return;

@@ -62,8 +62,10 @@ async function draw() {
   }
   refresh();
   contents();
-  await Promise.all([...charts].map((chart) => chart.shown));
+  await Promise.all(inView().map((chart) => chart.shown));
 }
+
+const everything = () => Promise.all([...charts].map((chart) => chart.shown));
 
 async function mapOf(id) {
   if (!live) return data.maps[id];
@@ -87,7 +89,9 @@ function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!theme.value) { setTheme(""); draw(); } });
   document.getElementById("print").addEventListener("click", async () => {
     const before = document.documentElement.dataset.theme;
-    if (before !== "light") { setTheme("light"); await draw(); await new Promise((done) => setTimeout(done, 300)); }
+    if (before !== "light") { setTheme("light"); await draw(); }
+    await everything();
+    await new Promise((done) => setTimeout(done, 300));
     print();
     if (before !== "light") { setTheme(before); draw(); }
   });

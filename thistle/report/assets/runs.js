@@ -79,8 +79,14 @@ function lineCard(title, options, series) {
   return made;
 }
 
+// A defence that fails may have a loss of a million beside others of one.
+function diverged() {
+  const losses = data.runs.flatMap((run) => column(run, "loss")).filter((value) => value > 0);
+  return losses.length > 0 && losses.reduce((a, b) => Math.max(a, b)) > 1000 * losses.reduce((a, b) => Math.min(a, b));
+}
+
 function curves() {
-  const shown = {along: "round", loss: "loss", log: false, attack: ""};
+  const shown = {along: "round", loss: "loss", log: diverged(), attack: ""};
   const accuracy = lineCard("Accuracy on the test set", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, column(run, "accuracy"))));
   const loss = lineCard("Loss", () => ({x: ALONG[shown.along][0], y_axis_type: shown.log ? "log" : "linear"}),
@@ -96,7 +102,7 @@ function curves() {
   const controls = el("div", {class: "controls"},
     choice("along", [["round", "rounds"], ["seconds", "time"], ["bytes", "traffic"]], "round", change("along")),
     choice("loss", [["loss", "on the test set"], ["train_loss", "in training"]], "loss", change("loss")),
-    check("logarithmic", false, change("log")),
+    check("logarithmic", shown.log, change("log")),
     robust ? choice("adversarial examples", attacks.map((attack) => [attack, attack]), shown.attack, change("attack")) : null);
   return {
     section: section("curves", "Accuracy and loss", controls, el("div", {class: "cards"}, all.map((one) => one.card))),
