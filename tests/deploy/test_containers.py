@@ -19,9 +19,9 @@ import pytest
 
 from tests.deploy.federations import ROOT
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(10000)]
 
-PATIENCE = 900.0
+PATIENCE = 3000.0
 NODES = ("one", "two", "three", "four")
 KILL = """
 import os, psutil, signal
@@ -138,7 +138,7 @@ def test_a_federation_of_containers(federation: Federation) -> None:
     assert federation.model_sha(first) == simulated_sha(federation)
 
     federation.compose("down")
-    federation.environment["ROUNDS"] = "12"
+    federation.environment["ROUNDS"] = "8"
     federation.compose("up", "-d")
     until(lambda: federation.containers("submit") and federation.rounds() >= 2)
     federation.inside("two", "python", "-c", KILL, check=False)  # the container ends with it
@@ -146,7 +146,7 @@ def test_a_federation_of_containers(federation: Federation) -> None:
     assert second != first
     verdicts = [json.loads(line) for line in federation.read(f"{second}/verdicts.jsonl").splitlines()]
     lost = {line["round"] for line in verdicts if line["client"] in (2, 3) and line["verdict"] == "failed"}
-    kept = {line["client"] for line in verdicts if line["round"] == 12 and line["verdict"] != "failed"}
+    kept = {line["client"] for line in verdicts if line["round"] == 8 and line["verdict"] != "failed"}
     assert lost and {0, 1, 4, 5, 6, 7} <= kept
     until(lambda: federation.is_healthy("two"))
 
