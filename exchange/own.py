@@ -63,7 +63,10 @@ def parse_own(name: str, key: str) -> Own:
     """The name's parts; `key` is the setting that has it."""
     found = _FORM.fullmatch(name)
     if found is None:
-        raise UserError(f"{key} = {name!r}: should be module:factory, as mine:make for the function make in mine.py")
+        others = " (or folder:PATH, npz:PATH)" if key == "task.name" else ""
+        raise UserError(
+            f"{key} = {name!r}: should be module:factory, as mine:make for the function make in mine.py{others}"
+        )
     own = Own(found["module"], found["factory"], found["digits"] or "")
     if own.module.partition(".")[0] in TAKEN:
         raise UserError(f"{key} = {name!r}: {own.module} is a module of Thistle's; call yours something else")
@@ -158,7 +161,7 @@ def _import_file(name: str, path: Path, content: bytes) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[unique] = module  # dataclasses and typing look classes' modules up
     try:
-        exec(compile(content, str(path), "exec"), module.__dict__)
+        exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[unique]
         raise

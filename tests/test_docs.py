@@ -75,7 +75,7 @@ def field_names(value: Any) -> set[str]:
 def test_every_field_of_a_run_folder_is_described(tmp_path: Path, strategy: dict[str, Any]) -> None:
     more = {"attack.fraction": 0.3, "attack.kind": "backdoor", "evaluate.attacks": "fgsm,pgd20"}
     folder = run(tiny(tmp_path, **strategy, **more))
-    described = set(re.findall(r"`([^`]+)`", read("docs/run-folder.md", "docs/own.md")))
+    described = set(re.findall(r"`([^`]+)`", read("docs/run-folder.md")))
     written = {path.name for path in folder.path.iterdir()} - {"checkpoint"}
     assert written <= described
     for path in (folder.summary, folder.status, folder.environment, folder.truth):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,6 +26,16 @@ KEY = "strategy.name"
 
 def rehearse(experiment: Experiment, task: Task) -> None:
     """One round without clients: each reply is the model that was sent, and a little noise."""
+    flower = logging.getLogger("flwr")
+    level = flower.level
+    flower.setLevel(logging.ERROR)  # what Flower's strategies say of their rounds
+    try:
+        _one_round(experiment, task)
+    finally:
+        flower.setLevel(level)
+
+
+def _one_round(experiment: Experiment, task: Task) -> None:
     name, client = experiment.strategy.name, experiment.client
     network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
     layout = Layout.of(network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.layout import Layout
-from exchange.own import is_own, parse_own, pin
+from exchange.own import is_own, load_own, make_own, parse_own, pin
 from exchange.runfolder import RunFolder, read_json, read_lines
 from strategies.build import make_strategy
 from strategies.pipeline import Pipeline
@@ -20,10 +21,13 @@ from strategies.table import resolve
 from tasks.models import build_model
 from tasks.task import prepare_task
 from tests.federations import TINY, model_sha, rounds, run
-from tests.thistle.test_cli import QUICK, complaint, thistle
+from tests.thistle.test_cli import complaint, thistle
 from thistle.commands.evaluate import measure
-from thistle.experiments import make_experiment
+from thistle.engines.ray import run_on_ray
+from thistle.engines.superlink import PrivateSuperLink
+from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch
+from thistle.progress import RunProgress
 from thistle.trained import find_subject
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "own.md"
@@ -139,11 +143,13 @@ def test_own_code_travels_with_the_app(here: Path) -> None:
     inline = run(mine("inline", **everything))
     file = here / "elsewhere" / "my.toml"
     file.parent.mkdir()
-    file.write_text("\n".join(f'{key} = "{value}"' for key, value in everything.items() if isinstance(value, str)))
+    keys = {**TINY, **everything}
+    file.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()))
     (here / "mine.py").rename(file.with_name("mine.py"))
-    done = thistle("run", str(file), *QUICK[:-2], "--set=evaluate.every=2", "--set=attack.fraction=0.25", cwd=here)
-    assert done.returncode == 0, done.stderr
-    folder = RunFolder(here / "runs" / "my")
+    experiment, folder = claim_folder(make_experiment(str(file), []), exact=True)
+    with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
+        link.wait_until_ready()
+        run_on_ray(link, experiment, folder, progress)
     assert model_sha(folder) == model_sha(inline)
     assert (folder.code / "mine.py").read_text() == EXAMPLES
 
@@ -153,6 +159,17 @@ def test_an_installed_module_needs_no_file(tmp_path: Path) -> None:
     assert experiment["model.name"] == "torchvision.models:resnet18"
     assert not is_own("folder:/x") and not is_own("npz:x") and not is_own("digits")
     assert parse_own("a.b:c", "model.name").digits == ""
+
+
+def test_two_contents_of_one_name_live_side_by_side(tmp_path: Path) -> None:
+    """And a file is compiled as its own lines say: annotations are values unless it says otherwise."""
+    made = []
+    for number in (1, 2):
+        (tmp_path / "twin.py").write_text(f"class Made:\n    number: int = {number}\n")
+        name = pin({"model.name": "twin:Made"}, [tmp_path])["model.name"]
+        made += [make_own(name, "model.name"), load_own(name, "model.name")()]
+    assert [one.number for one in made] == [1, 1, 2, 2]
+    assert made[0].__annotations__ == {"number": int} and type(made[0]) is type(made[1])
 
 
 WRONG = """
@@ -196,6 +213,7 @@ def no_model(experiment, layout):
     ("settings", "expected"),
     [
         ({"model.name": "mine:"}, "model.name = 'mine:': should be module:factory"),
+        ({"task.name": "fodler:/data"}, "as mine:make for the function make in mine.py (or folder:PATH, npz:PATH)"),
         ({"model.name": "my-model:net"}, "should be module:factory"),
         ({"model.name": "server:net"}, "server is a module of Thistle's; call yours something else"),
         ({"model.name": "nothere:net"}, "no file nothere.py beside the experiment, and no installed module nothere"),

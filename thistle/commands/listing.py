@@ -12,6 +12,9 @@ from thistle.experiments import preset_about, preset_names
 from thistle.screen import results, table
 from thistle.sweeps.files import sweep_about, sweep_names
 
+OWN = "MODULE:FACTORY"
+"""A function in a file of the user's: docs/own.md."""
+
 
 class What(StrEnum):
     """The tables that can be listed."""
@@ -44,19 +47,23 @@ def _tasks() -> tuple[list[str], list[list[str]]]:
 def _models() -> tuple[list[str], list[list[str]]]:
     from tasks.models import MODELS
 
-    return ["name", "what"], [[name, _about(build)] for name, build in MODELS.items()]
+    return ["name", "what"], [*([name, _about(build)] for name, build in MODELS.items()), [OWN, "your own"]]
 
 
 def _strategies() -> tuple[list[str], list[list[str]]]:
+    from strategies.table import OWN as YOURS
     from strategies.table import STRATEGIES
 
-    return ["name", "what", "paper"], [[name, entry.about, entry.paper] for name, entry in STRATEGIES.items()]
+    named = {**STRATEGIES, OWN: YOURS}
+    return ["name", "what", "paper"], [[name, entry.about, entry.paper] for name, entry in named.items()]
 
 
 def _attacks() -> tuple[list[str], list[list[str]]]:
     from attacks.table import ATTACKS
+    from attacks.table import OWN as YOURS
 
-    rows = [[name, entry.about, entry.knows, entry.strength or "–", entry.paper] for name, entry in ATTACKS.items()]
+    named = {**ATTACKS, OWN: YOURS}
+    rows = [[name, entry.about, entry.knows, entry.strength or "–", entry.paper] for name, entry in named.items()]
     return ["name", "what", "knows", "attack.strength", "paper"], rows
 
 
