@@ -260,7 +260,8 @@ def check_only_flower(wanted: Any) -> None:
     keys += ["control-variates", "class-aware"]
     for key, value in ((key, getattr(wanted, key.replace("-", "_"))) for key in keys):
         if value != COMMON[key]:
-            raise UserError(f"strategy.{key} = {value}: {wanted.name} is a strategy of Flower's kind and has no {key}")
+            kind = "a strategy of Flower's kind" if is_own(wanted.name) else "Flower's own"
+            raise UserError(f"strategy.{key} = {value}: {wanted.name} is {kind} and has no {key}")
 
 
 def needs_losses(wanted: Any) -> bool:
