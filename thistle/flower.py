@@ -92,7 +92,8 @@ class Flwr:
 
     def status(self, run_id: str) -> tuple[str, str]:
         """Flower's own word on a run: status and details. (`flwr run` exits 0 even when the run fails.)"""
-        runs = self.call("ls", NAME, "--run-id", run_id).get("runs")
-        if not runs:
-            raise EngineError(f"Flower says nothing about the run {run_id}")
-        return runs[0]["status"], runs[0].get("status-details") or ""
+        answer = self.call("ls", NAME, "--run-id", run_id)
+        if not answer.get("runs"):
+            raise EngineError(f"the SuperLink does not answer: {last_line(str(answer.get('error-message') or answer))}")
+        run = answer["runs"][0]
+        return run["status"], run.get("status-details") or ""

@@ -93,7 +93,7 @@ class Running:
         while time.monotonic() < deadline:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    if any(Path(word).name == program for word in child.cmdline()[:3]):
+                    if any(Path(word).name == program for word in child.cmdline()[:4]):
                         return child
             time.sleep(0.1)
         raise AssertionError(f"no {program} below {self.process.pid}")

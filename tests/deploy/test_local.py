@@ -11,7 +11,6 @@ import pytest
 
 from exchange.runfolder import read_json
 from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
-from thistle.deploy.programs import PATIENT
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 
@@ -52,7 +51,7 @@ def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) ->
 def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path) -> None:
     state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=1)
     with local_federation(tmp_path) as local:
-        local.part(PATIENT).send_signal(signal.SIGKILL)
+        local.part("flower-superexec").send_signal(signal.SIGKILL)
         local.wait_for("superexec ended with -9")
         local.part("flower-supernode").send_signal(signal.SIGSTOP)  # lives, and no longer answers
         local.wait_for("node-1 did not answer, and was ended")

@@ -117,8 +117,8 @@ class Follower:
         return False
 
     def _stream_ended(self, ear: Ear) -> bool:
-        """Flower's own word decides; a stream may also break while the run goes on."""
-        status, details = ask_status(self.flwr, self.run_id)
+        """Flower's own word decides; a stream may also break while the run goes on, or the SuperLink is down."""
+        status, details = patient_status(self.flwr, self.run_id)
         if status == "finished:completed":
             return True
         if status.startswith("finished"):
@@ -128,8 +128,8 @@ class Follower:
         return False
 
 
-def ask_status(flwr: Flwr, run_id: str, patience: float = 120.0) -> tuple[str, str]:
-    """Of a SuperLink that may just be starting again."""
+def patient_status(flwr: Flwr, run_id: str, patience: float = 120.0) -> tuple[str, str]:
+    """Flower's word on a run; a SuperLink that does not answer is being started again by its supervisor."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -137,14 +137,14 @@ def ask_status(flwr: Flwr, run_id: str, patience: float = 120.0) -> tuple[str, s
         except EngineError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(2.0)
+        time.sleep(1.0)
 
 
-def wait_for_verdict(flwr: Flwr, run_id: str, patience: float = 30.0) -> str:
+def wait_for_verdict(flwr: Flwr, run_id: str, patience: float = 60.0) -> str:
     """Flower's final status of a run that has said it is done: it needs a moment to notice."""
     deadline = time.monotonic() + patience
     while True:
-        status, _ = ask_status(flwr, run_id)
+        status, _ = patient_status(flwr, run_id)
         if status.startswith("finished") or time.monotonic() > deadline:
             return status
         time.sleep(0.5)

@@ -15,7 +15,7 @@ from thistle.deploy.state import State
 from thistle.flower import flower_environment, free_port, tool
 
 LOOPBACK = "127.0.0.1"
-PATIENT = "thistle.deploy.superexec"
+PATIENT = (sys.executable, "-m", "thistle.deploy.patient")
 LOOKS = "0.3"
 """Seconds between two looks of a node's superexec for work: each costs two processes some milliseconds."""
 
@@ -39,7 +39,7 @@ def superlink(state: State, port: int, files: ServerFiles | None) -> Service:
     where = ["--host", LOOPBACK, "--port", f"{port}", "--health-server-address", health]
     kept = ["--database", str(state.database), "--disable-runtime-dependency-installation"]
     apart = ["--isolation", "process", "--superexec-auth-secret-file", str(state.secret())]
-    command = [tool("flower-superlink"), *secure, *where, *kept, *apart]
+    command = [*PATIENT, "flower-superlink", *secure, *where, *kept, *apart]
     return _service("superlink", state, command, health)
 
 
@@ -48,7 +48,7 @@ def server_superexec(state: State, port: int, files: ServerFiles | None, link: S
     bound = {BINDINGS: str(state.bindings)} if files is not None else {}
     bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
     service = _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
-    service.command[:1] = [sys.executable, "-m", PATIENT]
+    service.command[:1] = [*PATIENT, "flower-superexec"]
     return service
 
 

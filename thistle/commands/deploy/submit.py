@@ -26,6 +26,8 @@ from thistle.progress import RunProgress
 from thistle.screen import complain, say
 from thistle.staging import stage_app
 
+ENDING = 30.0
+
 
 def submit(
     source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")],
@@ -57,11 +59,19 @@ def resume(
     folder = find_run(run, str(server.runs))
     if folder.get_status().get("status") == "finished":
         raise UserError(f"{folder.path}: this run is finished")
-    if folder.is_held():
-        raise UserError(f"{folder.path}: this run is still going on")
+    _wait_for_its_end(folder)
     flat = folder.load_experiment().flat()
     flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
     raise typer.Exit(_carry_out(server, Experiment.of(flat), quiet))
+
+
+def _wait_for_its_end(folder: RunFolder) -> None:
+    """The ServerApp of a run that has failed may need a moment to learn of it."""
+    deadline = time.monotonic() + ENDING
+    while folder.is_held():
+        if time.monotonic() > deadline:
+            raise UserError(f"{folder.path}: this run is still going on")
+        time.sleep(0.5)
 
 
 def _for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
