@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,23 +57,19 @@ def test_a_node_with_data_and_terms_of_its_own(federation: Secure, tmp_path: Pat
     assert federation.sha("own") != without, "its images are not the seventh share of the task"
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
+def test_a_run_folder_without_room_is_reported_before_training(federation: Secure, tmp_path: Path) -> None:
+    folder, server = tmp_path / "disk", f"{federation.server.process.pid}"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False)
-    if mounted.returncode:
+    inside = ["nsenter", "-t", server, "-m"]  # a host has mounts of its own
+    if subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        yield folder
+        full = federation.command("deploy", "submit", "digits-clean", "--out", str(folder), "--name", "full")
+        assert full.returncode == 2 and "MiB are free" in full.stderr, full.stderr
+        seen = Path(f"/proc/{server}/root{folder}") / "full"
+        assert read_json(seen / "status.json")["status"] == "failed"
+        assert not (seen / "metrics.jsonl").exists()
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_run_folder_without_room_is_reported_before_training(federation: Secure, tiny_disk: Path) -> None:
-    full = federation.command("deploy", "submit", "digits-clean", "--out", str(tiny_disk), "--name", "full")
-    assert full.returncode == 2 and "MiB are free" in full.stderr, full.stderr
-    assert read_json(tiny_disk / "full" / "status.json")["status"] == "failed"
-    assert not (tiny_disk / "full" / "metrics.jsonl").exists()
+        subprocess.run([*inside, "umount", "-l", str(folder)], check=True)
     nowhere = federation.command("deploy", "submit", "digits-clean", "--out", "/proc/nowhere")
     assert nowhere.returncode == 2 and "run.out: cannot write to" in nowhere.stderr, nowhere.stderr
