@@ -24,4 +24,6 @@ def push(*, state: Any, object_store: Any, send: Any, push_object: Any) -> None:
     real(state=state, object_store=object_store, send=announce, push_object=upload)
 
 
-module._push_messages = push
+def act() -> None:
+    """From now on, in this process."""
+    module._push_messages = push
