@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -29,13 +30,13 @@ def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=110, check=False)
 
 
-def start(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
+def start(*arguments: str, cwd: Path, **more: Any) -> subprocess.Popen[Any]:
     """A command to be interrupted: it hears Ctrl-C even where the tests themselves were told not to."""
     command = [sys.executable, "-m", "thistle", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE)
+        return subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, **more)
     finally:
         signal.signal(signal.SIGINT, heard)
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 
 from exchange.errors import UserError
 from tests.pages import finish, serving, write_run, write_sweep
+from tests.thistle.test_cli import start
 from thistle.cli import app
 from thistle.report.live import Reader
 
@@ -176,8 +176,7 @@ def test_a_sweep_is_read_again_when_a_cell_ends(tmp_path: Path) -> None:
 
 
 def test_the_command_names_its_address_and_ends_when_told(runs: Path) -> None:
-    command = [sys.executable, "-m", "thistle", "watch", str(runs), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start("watch", str(runs), "--port", "0", cwd=runs, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stderr
         address = process.stdout.readline().split("/  (")[0]
         assert address.startswith("http://127.0.0.1:")
@@ -191,8 +190,7 @@ def test_the_command_names_its_address_and_ends_when_told(runs: Path) -> None:
 
 
 def test_other_machines_are_let_in_with_a_warning_only(runs: Path) -> None:
-    command = [sys.executable, "-m", "thistle", "watch", str(runs), "--host", "0.0.0.0", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start("watch", str(runs), "--host", "0.0.0.0", "--port", "0", cwd=runs, text=True) as process:
         assert process.stderr
         assert "no password" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
