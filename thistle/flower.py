@@ -20,6 +20,10 @@ NAME = "thistle"
 """What the connection to the SuperLink is called in Flower's config.toml."""
 
 
+_given: set[int] = set()
+"""Ports that this process was given."""
+
+
 class EngineError(Exception):
     """The machinery failed, not the experiment: shown as one line, exit code 1."""
 
@@ -34,10 +38,14 @@ def tool(name: str) -> str:
 
 
 def free_port() -> int:
-    """One of this machine's loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One of this machine's loopback that nobody listens on; never one twice: who asked before may not listen yet."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def write_connection(home: Path, address: str, ca: Path | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sqlite3
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
+from thistle.flower import free_port
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +194,10 @@ def test_cleaning_keeps_what_is_not_finished(tmp_path: Path) -> None:
     with sqlite3.connect(state.database) as database:
         assert database.execute("SELECT log FROM task_logs").fetchall() == [("y",)]
         assert database.execute("SELECT fab_hash FROM fab").fetchall() == [("b",)]
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may offer one again that was just let go, and that somebody is about to listen on."""
+    offers = iter([("127.0.0.1", 4001), ("127.0.0.1", 4001), ("127.0.0.1", 4002)])
+    monkeypatch.setattr(socket.socket, "getsockname", lambda self: next(offers))
+    assert [free_port(), free_port()] == [4001, 4002]
