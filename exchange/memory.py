@@ -14,7 +14,7 @@ LARGEST = 1 << 28
 KEPT = 1 << 30
 """Bytes that a process may hold on to unused."""
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """As malloc.h numbers them."""
 
 
@@ -24,4 +24,3 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, LARGEST)
         library.mallopt(_TRIM_THRESHOLD, KEPT)
-        library.mallopt(_ARENA_MAX, 1)  # a thread's own arena would keep nothing of this size
