@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from exchange.errors import UserError
 from exchange.text import last_line
+from server.around import GridAround
 from server.dispatch import Dispatch, balance
 from server.hosts import Hosts
 
@@ -42,7 +43,7 @@ class Refusal:
     time: float
 
 
-class CohortGrid(Grid):
+class CohortGrid(GridAround):
     """A grid of logical nodes over the hosts of `inner`."""
 
     def __init__(self, inner: Grid, hosts: Hosts, size: Callable[[int], int], *, chunk: int, limit: float) -> None:
@@ -181,15 +182,3 @@ class CohortGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         raise NotImplementedError("hosts are addressed by send_and_receive only")
-
-    def set_run(self, run: object) -> None:
-        self.inner.set_run(run)  # type: ignore[arg-type]
-
-    @property
-    def run(self) -> object:  # type: ignore[override]
-        return self.inner.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
@@ -20,6 +20,7 @@ from flwr.superlink.grid import HttpGrid
 from httpx import HTTPError, codes
 
 from exchange.text import last_line
+from server.around import GridAround
 
 POLL = 0.5
 """Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
@@ -52,7 +53,7 @@ class Letter:
     watched: bool = False
 
 
-class RemoteGrid(Grid):
+class RemoteGrid(GridAround):
     """A grid whose pull never blocks; what cannot be sent or read is an error reply to the message in question."""
 
     def __init__(self, inner: Grid) -> None:
@@ -131,15 +132,3 @@ class RemoteGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError("the cohort grid pushes and pulls")
-
-    def set_run(self, run: object) -> None:
-        self.inner.set_run(run)  # type: ignore[arg-type]
-
-    @property
-    def run(self) -> object:  # type: ignore[override]
-        return self.inner.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
