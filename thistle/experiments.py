@@ -36,14 +36,20 @@ def about(path: Path) -> str:
 
 def find_experiment(source: str) -> Path:
     """A preset's file by name, or the user's own."""
-    if source in preset_names():
-        return PRESETS / f"{source}.toml"
+    return find_file(source, PRESETS, "a preset", ", ".join(preset_names()))
+
+
+def find_file(source: str, folder: Path, what: str, choice: str) -> Path:
+    """A file of `folder` by its name, or the user's own .toml; `what` and `choice` are for who meant neither."""
+    names = [path.stem for path in folder.glob("*.toml")]
+    if source in names:
+        return folder / f"{source}.toml"
     path = Path(source).expanduser()
     if path.suffix == ".toml" or path.exists():
         return path
-    near = difflib.get_close_matches(source, preset_names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f" ({', '.join(preset_names())})"
-    raise UserError(f"{source}: neither a preset nor a .toml file{hint}")
+    near = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f" ({choice})"
+    raise UserError(f"{source}: neither {what} nor a .toml file{hint}")
 
 
 def make_experiment(

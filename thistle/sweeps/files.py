@@ -33,7 +33,7 @@ from exchange.errors import UserError
 from exchange.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
 from exchange.own import pin
 from exchange.settings import Value
-from thistle.experiments import PRESETS, about, code_folders, find_experiment, preset_names, settle
+from thistle.experiments import PRESETS, about, code_folders, find_experiment, find_file, preset_names, settle
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
@@ -100,14 +100,7 @@ def sweep_about(name: str) -> str:
 
 def find_sweep(source: str) -> Path:
     """A sweep file that comes with Thistle, by name, or the user's own."""
-    if source in sweep_names():
-        return SWEEPS / f"{source}.toml"
-    path = Path(source).expanduser()
-    if path.suffix == ".toml" or path.exists():
-        return path
-    near = difflib.get_close_matches(source, sweep_names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else " (thistle list sweeps)"
-    raise UserError(f"{source}: neither a sweep that comes with Thistle nor a .toml file{hint}")
+    return find_file(source, SWEEPS, "a sweep that comes with Thistle", "thistle list sweeps")
 
 
 def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
