@@ -1,9 +1,10 @@
 """Flower's Ray workers, repaired. The one file that reaches below Flower's public interface for them.
 
 Flower puts a worker that died back into its pool, where it fails every later message at once; it serves at most
-cores + 4 workers; it looks for messages ten times a second; it starts as many workers as a cluster has processors
-and gives them no code. Flower loads the ClientApp in the process that owns the workers before it makes them, so
-that importing `client.app` is the moment to put this right. tests/client/test_workers.py notices an upgrade.
+cores + 4 workers; it looks for messages ten times a second and tells nobody of replies; it starts as many workers as
+a cluster has processors and gives them no code. Flower loads the ClientApp in the process that owns the workers
+before it makes them, so that importing `client.app` is the moment to put this right. tests/client/test_workers.py
+notices an upgrade.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import Empty
 from typing import Any
+
+from exchange.bell import REPLIES, REQUESTS
 
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
 """Only the process that owns a simulation's workers has loaded it."""
 BACKEND = "flwr.server.superlink.fleet.vce.backend.raybackend"
-LOOK = 0.004
-"""Seconds between two looks for messages."""
 MOST = 10_000
 """Workers that can be served; a thread is started for each that there is."""
 PASSED_ON = ("THISTLE_CACHE", "OMP_NUM_THREADS")
@@ -37,6 +40,7 @@ def repair() -> None:
     raybackend.RayBackend = _repaired(raybackend)
     engine.ThreadPoolExecutor = partial(ThreadPoolExecutor, max_workers=MOST)
     engine.add_messages_to_queue = _hand_out
+    engine.put_message_into_state = _bring_in
 
 
 def ray_node() -> str:
@@ -46,11 +50,20 @@ def ray_node() -> str:
 
 
 def _hand_out(state: Any, queue: Any, nodes_mapping: dict[int, int], f_stop: threading.Event) -> None:
-    """Messages for the workers, as Flower hands them out, but without the wait of a tenth of a second."""
-    while not f_stop.wait(LOOK):
+    """Messages for the workers, as Flower hands them out, but as soon as they are there."""
+    while not f_stop.is_set():
+        REQUESTS.wait()
         for node in nodes_mapping:
             for message in state.get_message_ins(node_id=node, limit=1):
                 queue.put(message)
+
+
+def _bring_in(state: Any, queue: Any, f_stop: threading.Event) -> None:
+    """The workers' replies, as Flower brings them in, but the server is told."""
+    while not f_stop.is_set():
+        with suppress(Empty):
+            state.store_message_res(queue.get(timeout=1.0))
+            REPLIES.ring()
 
 
 def _repaired(raybackend: Any) -> Any:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from io import BytesIO
 from math import prod
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
@@ -114,7 +116,23 @@ class Layout:
 
 def to_record(state: Mapping[str, Tensor]) -> ArrayRecord:
     """A state as Flower's record."""
-    return ArrayRecord({name: Array(_as_numpy(tensor)) for name, tensor in state.items()})
+    return ArrayRecord({name: to_array(_as_numpy(tensor)) for name, tensor in state.items()})
+
+
+def to_array(values: np.ndarray) -> Array:
+    """What `Array(values)` makes, byte for byte, at the price of one copy (np.save takes ten times as long)."""
+    contiguous = np.ascontiguousarray(values)
+    data = b"".join((npy_header(values.dtype, values.shape), contiguous.data))
+    return Array(str(values.dtype), values.shape, NUMPY, data)
+
+
+@cache
+def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """What np.save writes before the values of an array in C order."""
+    file = BytesIO()
+    header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(file, header)
+    return file.getvalue()
 
 
 def _as_numpy(tensor: Tensor) -> np.ndarray:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
-from exchange.layout import Entry, Layout
+from exchange.layout import Entry, Layout, to_array
 
 NONE = "none"
 MALFORMED = "aggregate.malformed"
@@ -25,7 +25,7 @@ def cast_aggregate(aggregate: ArrayRecord | None, sent: ArrayRecord, layout: Lay
     cast = {entry.name: _cast(values[entry.name], entry) for entry in layout.entries}
     if not all(_faithful(values[name], array) for name, array in cast.items()):
         return sent, NOT_FINITE
-    return ArrayRecord({name: Array(array) for name, array in cast.items()}), ""
+    return ArrayRecord({name: to_array(array) for name, array in cast.items()}), ""
 
 
 def _values(aggregate: ArrayRecord, layout: Layout) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from exchange.bell import REQUESTS
 from exchange.cohort import ACTION, pack_request, unpack_replies
 from exchange.text import last_line
 
@@ -111,6 +112,7 @@ class Dispatch:
             self.queue.remove(chunk)
             message = chunk.packed(host, self.deadline)
             list(self.inner.push_messages([message]))
+            REQUESTS.ring()
             chunk.sent = time.monotonic()
             self.out[host] = (message.metadata.message_id, chunk)
 

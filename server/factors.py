@@ -7,10 +7,10 @@ product, so that whoever sends good factors has sent a good update.
 from __future__ import annotations
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from exchange.factors import SIGMA, U, V, factor_bytes, factored, layer_rank, sides
-from exchange.layout import Entry, Layout
+from exchange.layout import Entry, Layout, to_array
 from server.checks import Rejected
 from server.payload import Sent, check_distance, check_keys, check_size, check_values, decode, distance_to, keep
 
@@ -31,7 +31,7 @@ def read_factors(record: ArrayRecord, layout: Layout, sent: Sent, fraction: floa
         if factored(entry, fraction):
             values[entry.name] = _changed(found, entry, sent)
             check_values(values[entry.name], entry)
-            rebuilt[entry.name] = Array(values[entry.name])
+            rebuilt[entry.name] = to_array(values[entry.name])
         else:
             values[entry.name] = found[entry.name]
             rebuilt[entry.name] = keep(record[entry.name], entry)

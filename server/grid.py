@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from exchange.bell import REPLIES, REQUESTS
 from exchange.errors import UserError
 from exchange.text import last_line
 from server.around import GridAround
@@ -23,8 +24,8 @@ from server.hosts import Hosts
 
 logger = logging.getLogger("thistle")
 
-POLL = 0.004
-"""Seconds between two looks for replies (Flower's own grids wait 0.1 s or 3 s)."""
+POLL = 0.04
+"""Seconds between two looks at who is there."""
 SETTLE = 1.0
 """Seconds without a new host after which the hosts are taken as complete, where no number was given."""
 START = 120.0
@@ -70,7 +71,7 @@ class CohortGrid(GridAround):
         deadline = time.monotonic() + max(patience, START)
         while self._pings and time.monotonic() < deadline:
             self._take_in()
-            time.sleep(POLL)
+            REPLIES.wait()
         if not self.hosts.members:
             why = next((refusal.reason for refusal in self._refused.values()), "none of them answered")
             raise UserError(f"a host could not start: {why}")
@@ -91,6 +92,7 @@ class CohortGrid(GridAround):
     def _ping(self, nodes: Iterable[int]) -> None:
         asked = [Message(self._facts, dst_node_id=node, message_type="query.ping") for node in nodes]
         list(self.inner.push_messages(asked))
+        REQUESTS.ring()
         self._pings |= {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
 
     def _take_in(self) -> None:
@@ -124,7 +126,7 @@ class CohortGrid(GridAround):
             count = len(self.hosts.available(self._busy)) if self.hosts.present() else 0
             if count >= wanted or time.monotonic() >= deadline:
                 return count
-            time.sleep(10 * POLL)
+            time.sleep(POLL)
 
     def _may_be_asked(self, node: int) -> bool:
         refusal = self._refused.get(node)
@@ -153,7 +155,7 @@ class CohortGrid(GridAround):
                 self._take_in()
             round.feed(self._free())
             if not round.is_over and not new:
-                time.sleep(POLL)
+                REPLIES.wait()
         self._busy |= round.at_work
         self.retried = round.retried
         return [*replies, *round.unsent()]

@@ -19,6 +19,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
 from httpx import HTTPError, codes
 
+from exchange.bell import REPLIES
 from exchange.text import last_line
 from server.around import GridAround
 
@@ -115,10 +116,12 @@ class RemoteGrid(GridAround):
                 found = self._pull(name, letter.request)
                 if found is not None:
                     letter.reply = found
+                    REPLIES.ring()
                     return
                 time.sleep(POLL * max(1.0, len(self._letters) / CROWD))
         except Exception as error:
             self._failure = error
+            REPLIES.ring()
 
     def _pull(self, name: str, request: Message) -> Message | None:
         try:

@@ -18,7 +18,7 @@ from client import workers
 def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What repair() changes is changed for one test only."""
     monkeypatch.setattr(raybackend, "RayBackend", raybackend.RayBackend)
-    for name in ("ThreadPoolExecutor", "add_messages_to_queue"):
+    for name in ("ThreadPoolExecutor", "add_messages_to_queue", "put_message_into_state"):
         monkeypatch.setattr(vce_api, name, getattr(vce_api, name))
 
 
@@ -35,14 +35,18 @@ def test_flower_calls_what_is_replaced() -> None:
     engine = as_installed(workers.ENGINE)
     source = inspect.getsource(engine.run_api)
     assert "ThreadPoolExecutor()" in source and "target=add_messages_to_queue" in source
+    assert "target=put_message_into_state" in source
     assert "from .backend.raybackend import RayBackend" in inspect.getsource(engine.start_vce)
     backend = inspect.getsource(as_installed(workers.BACKEND).RayBackend)
     for call in ("self.init_ray(", "self.pool.submit(", "self.pool.fetch_result_and_return_actor_to_pool(future)"):
         assert call in backend
     assert "self.pool.add_actor_back_to_pool(future)" in backend
-    assert list(inspect.signature(engine.add_messages_to_queue).parameters) == list(
-        inspect.signature(workers._hand_out).parameters
-    )
+    for theirs, ours in (
+        (engine.add_messages_to_queue, workers._hand_out),
+        (engine.put_message_into_state, workers._bring_in),
+    ):
+        assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+    assert "state.store_message_res(message_reply)" in inspect.getsource(engine.put_message_into_state)
     assert list(inspect.signature(BasicActorPool.__init__).parameters)[1:] == [
         "actor_type",
         "client_resources",

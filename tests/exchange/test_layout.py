@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from exchange import settings
-from exchange.layout import Layout, load_record, sha256, to_record, to_state
+from exchange.layout import Layout, load_record, sha256, to_array, to_record, to_state
 from tasks.models import build_model
 
 
@@ -34,6 +38,17 @@ def test_flower_reads_our_records() -> None:
     theirs = ArrayRecord(state)
     for name, array in theirs.items():
         assert torch.equal(torch.from_numpy(array.numpy()), torch.from_numpy(record[name].numpy()))
+
+
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
+
+
+@given(hnp.arrays(st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_]), SHAPES))
+def test_an_array_is_encoded_as_flower_encodes_it(values: np.ndarray) -> None:
+    for array in (values, values.T, values[..., ::2] if values.ndim else values):
+        theirs, ours = Array(np.ascontiguousarray(array).reshape(array.shape)), to_array(array)
+        assert (ours.dtype, ours.shape, ours.stype) == (theirs.dtype, theirs.shape, theirs.stype)
+        assert ours.data == theirs.data
 
 
 def test_the_fingerprint_sees_every_bit() -> None:
