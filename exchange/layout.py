@@ -94,11 +94,12 @@ class Layout:
             start += entry.size
         return vector
 
-    def read(self, record: ArrayRecord, out: Tensor) -> State:
-        """Write a record's trained entries into the vector `out`; returns its buffers."""
-        target, start = out.numpy(), 0
+    def read_change(self, record: ArrayRecord, since: np.ndarray, out: np.ndarray) -> State:
+        """Write a record's trained entries minus the vector `since` into `out`; returns its buffers."""
+        start = 0
         for entry in self.trained:
-            target[start : start + entry.size] = view(record[entry.name]).reshape(-1)
+            part = slice(start, start + entry.size)
+            np.subtract(view(record[entry.name]).reshape(-1), since[part], out=out[part], dtype=np.float32)
             start += entry.size
         return {entry.name: torch.from_numpy(np.array(view(record[entry.name]))) for entry in self.buffers}
 

@@ -131,12 +131,12 @@ class Pipeline(Strategy):
 
     def _read(self, replies: list[Message], model: Tensor) -> tuple[Tensor, list[State]]:
         """One preallocated n×d block of updates, and the buffers beside it."""
-        updates = torch.empty(len(replies), self.layout.size)
-        buffers: list[State] = []
-        for row, reply in zip(updates, replies, strict=True):
-            buffers.append(self.layout.read(arrays_of(reply), row))
-            row.sub_(model)
-        return updates, buffers
+        updates = np.empty((len(replies), self.layout.size), np.float32)  # numpy's large arrays lie in huge pages
+        since = model.numpy()
+        buffers = [
+            self.layout.read_change(arrays_of(reply), since, row) for row, reply in zip(updates, replies, strict=True)
+        ]
+        return torch.from_numpy(updates), buffers
 
     def _round(self, number: int, replies: list[Message], model: Tensor) -> Round:
         metrics = [metrics_of(reply) for reply in replies]
