@@ -9,12 +9,13 @@ code/               the user's own modules
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ FORMAT = 1
 """Raised when a reader of an older run folder would misread a newer one."""
 COPIES, ELSE = 4, 4 * 2**20
 """Of the model: two checkpoints, one that is being written, the final one. Bytes for the rest: lines and the log."""
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""What a disk says that is full, or at its end."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,14 @@ class RunFolder:
         return Experiment.of(read_file(self.experiment))
 
     def set_status(self, status: str, **more: Any) -> None:
-        write_json(self.status, {"format": FORMAT, "status": status, **more})
+        """How the run is. On a full disk the old status gives its place to the new one, if that fits in."""
+        document = _encoded({"format": FORMAT, "status": status, **more})
+        try:
+            write_atomically(self.status, document)
+        except OSError:
+            with suppress(OSError), self.status.open("r+b") as file:
+                file.write(document)
+                file.truncate()
 
     def get_status(self) -> dict[str, Any]:
         """The last status written; empty where there is none yet."""
@@ -156,15 +166,32 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is the old one or the new one, never half of either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    write_atomically(path, _encoded(value))
+
+
+def _encoded(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def disk_fault(error: BaseException, path: Path) -> UserError | None:
+    """What to tell the user of a disk that takes no more; None: it is another error."""
+    if not isinstance(error, OSError) or error.errno not in DISK:
+        return None
+    return UserError(
+        f"run.out: cannot write to {path}: {error.strerror}; mend that, then continue with: thistle resume {path}"
+    )
 
 
 def read_json(path: Path) -> Any:

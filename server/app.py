@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from exchange.announce import announce
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.memory import keep_freed_memory
-from exchange.runfolder import RunFolder
+from exchange.runfolder import RunFolder, disk_fault
 from exchange.text import last_line, printable
 from server.federation import Federation
 from server.remote import RemoteGrid, is_deployed, sit_out_errors
@@ -59,11 +59,12 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate)
         Federation(experiment, task, folder, grid, deployed).run()
-    except Exception as error:
+    except Exception as raised:
+        error = disk_fault(raised, folder.path) or raised
         shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")
         logger.error("%s", shown, exc_info=not isinstance(error, UserError))
         folder.set_status("failed", message=shown)
-        raise
+        raise error from raised
 
 
 @contextmanager
@@ -88,9 +89,20 @@ class Herald(logging.Handler):
             announce("warning", text=printable(record.getMessage(), 400))
 
 
+class Log(logging.FileHandler):
+    """What cannot be written on a full disk is not worth a run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # the name is logging's
+        return
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def _log_to(folder: RunFolder) -> Iterator[None]:
-    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    handler = Log(folder.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

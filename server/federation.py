@@ -16,7 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from exchange.announce import announce
 from exchange.experiment import Experiment
@@ -24,7 +24,7 @@ from exchange.factors import asked_rank
 from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
 from exchange.records import config_of, metrics_of
-from exchange.runfolder import RunFolder, read_json, write_json
+from exchange.runfolder import RunFolder, read_json, write_atomically, write_json
 from exchange.settings import learning_rate
 from exchange.text import last_line
 from exchange.verdict import Verdict
@@ -223,7 +223,8 @@ class Federation:
     def _finish(self, recorder: Recorder) -> None:
         state = to_state(self.arrays)
         about = {key: json.dumps(value, ensure_ascii=False) for key, value in self.facts.items()}
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, self.folder.model, about)
+        model = save({name: tensor.contiguous() for name, tensor in state.items()}, about)
+        write_atomically(self.folder.model, model)
         summary = recorder.summary(self.experiment.evaluate.window)
         ended = why_ended(self.experiment, recorder.rounds)
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
