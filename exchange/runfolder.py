@@ -10,12 +10,11 @@ code/               the user's own modules
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import tomli_w
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment, read_file
+from exchange.locks import holding, is_held
 from exchange.own import pinned_files, use_code
 
 FORMAT = 1
@@ -105,23 +105,13 @@ class RunFolder:
                 f"{needed / 2**20:.0f}: make room, or choose another folder"
             )
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Only one process works on a run; the system lets go for one that dies, however it dies."""
-        with (self.path / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.path}: this run is still going on") from None
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """Only one process works on a run."""
+        return holding(self.path, "this run is still going on")
 
     def is_held(self) -> bool:
         """Whether a living process works on this run."""
-        try:
-            with self.held():
-                return False
-        except UserError:
-            return True
+        return is_held(self.path)
 
     def save_experiment(self, experiment: Experiment) -> None:
         """Every key, as a new run would want it, and the modules of the user's that they name."""

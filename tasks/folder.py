@@ -14,10 +14,11 @@ from PIL import Image
 from exchange.errors import UserError
 from tasks import archive
 from tasks.cache import Workspace
+from tasks.depth import DEEPER, SIXTEEN, in_eight_bits
 
 PICTURE_PIXELS = 4096 * 4096
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-GRAY = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+GRAY = ("1", "L", "LA", "La", *SIXTEEN, *DEEPER)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _decode(path: Path, entry: archive.Entry, size: tuple[int, int], mode: str) 
     """c×h×w, uint8."""
     try:
         with Image.open(io.BytesIO(entry.data), formats=FORMATS) as image:
-            picture = image.convert(mode)
+            picture = in_eight_bits(image, mode)
     except Exception as error:
         raise UserError(f"{path}: unreadable image {entry.name!r} ({error})") from error
     if picture.size != size:

@@ -9,8 +9,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """One thread a process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
 
-ROOMS = ("exchange", "tasks", "attacks", "strategies", "client", "server")
-
 
 def app_root() -> Path:
     """The folder that holds the rooms and the Flower app's pyproject.toml."""

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 from exchange.experiment import Experiment
-from exchange.own import STAGED, pinned_files
+from exchange.own import ROOMS, STAGED, pinned_files
 from exchange.runfolder import write_atomically
-from thistle.rooms import ROOMS, app_root
+from thistle.rooms import app_root
 
 INCLUDE = "fab-include = ["
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
+from tasks.depth import in_eight_bits
 from tasks.folder import read_picture
 from tasks.models import Shape, build_model, predict
 from tasks.npz import to_pixels
@@ -157,7 +158,7 @@ class Trained:
         if isinstance(image, str | Path):
             return read_picture(Path(image).expanduser(), self.shape[0])
         if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("L" if self.shape[0] == 1 else "RGB"))
+            image = np.asarray(in_eight_bits(image, "L" if self.shape[0] == 1 else "RGB"))
         pixels: np.ndarray = to_pixels("images", "an image", _array(image)[None])[0]
         return pixels
 

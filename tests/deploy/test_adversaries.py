@@ -14,7 +14,7 @@ import tomli_w
 
 from exchange.runfolder import read_lines
 from tests.deploy.federations import thistle
-from tests.deploy.odd.hostile import FIRST, KINDS
+from tests.deploy.odd.hostile import BUFFERS, FIRST, KINDS
 from tests.deploy.secure import ATTACK, Secure, guest
 from tests.hostile import HOSTILE
 from thistle.flower import flower_environment, free_port, tool, write_connection
@@ -116,20 +116,22 @@ def ask(federation: Secure, port: int, path: str) -> str:
     return subprocess.run(inside, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_hostile_replies_from_a_real_node(federation: Secure) -> None:
+@pytest.mark.parametrize(("odd", "kinds", "model"), [("hostile", KINDS, "mlp"), ("hostile_buffers", BUFFERS, "vgg8")])
+def test_hostile_replies_from_a_real_node(federation: Secure, odd: str, kinds: list[str], model: str) -> None:
     """Every one of them is refused with its reason, and the others' model is as if the node had never been."""
-    clients = FIRST + len(KINDS)
-    with guest(federation, "hostile", f"{FIRST}-{clients - 1}", odd="hostile"):
-        run = federation.submit("hostile", 4, **{"rounds": 1, "task.clients": clients, "client.per-round": clients})
+    clients = FIRST + len(kinds)
+    settings = {"rounds": 1, "task.clients": clients, "client.per-round": clients, "model.name": model}
+    with guest(federation, odd, f"{FIRST}-{clients - 1}", odd=odd):
+        run = federation.submit(odd, 4, **settings)
         assert run.result() == 0, run.said()
-    verdicts = {line["client"]: line for line in read_lines(federation.run_folder("hostile").verdicts)}
-    for client, kind in enumerate(KINDS, FIRST):
+    verdicts = {line["client"]: line for line in read_lines(federation.run_folder(odd).verdicts)}
+    for client, kind in enumerate(kinds, FIRST):
         verdict = verdicts[client]
         if kind == "no records":  # nothing at all, as far as its host's reply goes
             assert verdict["verdict"] == "failed"
         else:
             assert (verdict["verdict"], verdict["reason"].split(":")[0]) == ("rejected", HOSTILE[kind][1]), kind
-    assert federation.check_nothing_is_corrupted("hostile") == {(1, client) for client in range(FIRST, clients)}
+    assert federation.check_nothing_is_corrupted(odd) == {(1, client) for client in range(FIRST, clients)}
 
 
 def test_a_node_that_announces_its_reply_and_never_uploads_it(federation: Secure) -> None:

@@ -90,6 +90,23 @@ def test_one_colour_image_makes_all_rgb_and_sizes_follow_the_first(cache: Path, 
     assert np.abs(data.train.pixels[-1, :, 2, 3].astype(int) - (9, 8, 7)).max() <= 3
 
 
+def deep(dtype: type, value: int, form: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 6), value, dtype)).save(file, form)
+    return file.getvalue()
+
+
+def test_sixteen_bits_a_pixel_are_scaled_not_clipped(cache: Path, tmp_path: Path) -> None:
+    data = read_source(f"folder:{folder(tmp_path / 'set', test__b__1=deep(np.uint16, 0x4321))}")
+    assert data.test.pixels[-1, 0, 0, 0] == 0x43
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_pictures_without_a_scale_are_refused(cache: Path, tmp_path: Path, dtype: type) -> None:
+    with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits a pixel: save it with 8 or 16\)"):
+        read_source(f"folder:{folder(tmp_path / 'set', test__b__1=deep(dtype, 5, 'TIFF'))}")
+
+
 @pytest.mark.parametrize("bad", [b"hello", b"", picture(1)[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"])
 def test_an_unreadable_image_is_named(cache: Path, tmp_path: Path, bad: bytes) -> None:
     with pytest.raises(UserError, match=r"unreadable image 'train/a/4.png'"):

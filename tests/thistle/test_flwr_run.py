@@ -18,12 +18,12 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from exchange.experiment import Experiment
+from exchange.own import ROOMS
 from exchange.runfolder import RunFolder, read_json
 from server.environment import app_hash
 from tests import federations
 from thistle.engines.keeper import MARK, sweep
 from thistle.flower import free_port
-from thistle.rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
+from exchange.own import ROOMS
 from exchange.runfolder import RunFolder, read_json
 from server.environment import app_hash
 from tests.federations import model_sha, rounds
 from tests.thistle.test_cli import thistle
 from thistle.experiments import preset_names
-from thistle.rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """

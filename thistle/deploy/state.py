@@ -7,16 +7,15 @@ node-…/   flwr/, superexec.key, logs/
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from exchange.errors import UserError
+from exchange.locks import holding, is_held
 from exchange.runfolder import read_json, write_json
 
 VARIABLE = "THISTLE_STATE"
@@ -75,24 +74,12 @@ class State:
                 file.write(secrets.token_hex(32))
         return path
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """One process looks after it at a time; the system lets go for one that dies."""
-        with (self.path / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.path}: already in use by a running thistle deploy") from None
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """One process looks after it at a time."""
+        return holding(self.path, "already in use by a running thistle deploy")
 
     def is_held(self) -> bool:
-        try:
-            if not (self.path / ".lock").is_file():
-                return False
-            with self.held():
-                return False
-        except UserError:
-            return True
+        return is_held(self.path)
 
     def tell(self, about: dict[str, Any]) -> None:
         """For the commands that come later: who listens where."""

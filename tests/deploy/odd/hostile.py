@@ -11,17 +11,18 @@ from exchange import cohort
 from tests.hostile import HOSTILE
 
 FIRST = 6
-KINDS = [name for name, (_, reason) in HOSTILE.items() if reason != "buffers"]
-"""The model of these tests has no buffers."""
+BUFFERS = [name for name, (_, reason) in HOSTILE.items() if reason == "buffers"]
+"""What only a model with batch norm can be sent."""
+KINDS = [name for name in HOSTILE if name not in BUFFERS]
 
 real = cohort.pack_replies
 
 
-def pack(replies: Iterable[tuple[int, Any]]) -> RecordDict:
+def pack(replies: Iterable[tuple[int, Any]], kinds: list[str] = KINDS) -> RecordDict:
     """What the host would send, spoilt."""
     spoilt = []
     for client, content in replies:
-        attack, _ = HOSTILE[KINDS[client - FIRST]]
+        attack, _ = HOSTILE[kinds[client - FIRST]]
         spoilt.append((client, attack(content) if isinstance(content, RecordDict) else content))
     return real(spoilt)
 

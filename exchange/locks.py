@@ -1,0 +1,34 @@
+"""Folders in which one process works at a time; the system lets go for one that dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from exchange.errors import UserError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def holding(folder: Path, taken: str) -> Iterator[None]:
+    """Hold the folder, or say in these words that somebody else does."""
+    with (folder / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{folder}: {taken}") from None
+        yield
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a living process holds it."""
+    if not (folder / LOCK).is_file():
+        return False
+    try:
+        with holding(folder, "held"):
+            return False
+    except UserError:
+        return True
