@@ -9,7 +9,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-PROGRAM = {"ahead": "flower-supernode", "stingy": "flower-supernode", "hostile": "flwr-clientapp"}
+PROGRAM = {
+    "ahead": "flower-supernode",
+    "stingy": "flower-supernode",
+    "hostile": "flwr-clientapp",
+    "hostile_buffers": "flwr-clientapp",
+}
 
 odd = os.environ.get("THISTLE_ODD", "")
 if odd and any(Path(word).name == PROGRAM[odd] for word in sys.orig_argv[:3]):
