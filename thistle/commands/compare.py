@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from exchange.errors import UserError
+from thistle.commands.options import Out
 from thistle.commands.resume import find_run
 from thistle.figures import Finished
 from thistle.screen import results, say, table
@@ -35,7 +36,7 @@ FIGURES = {
 def compare(
     clean: Annotated[str, typer.Argument(metavar="CLEAN_RUN", help="A finished run without an attack.")],
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Finished runs to set beside it.")],
-    out: Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")] = "runs",
+    out: Out = "runs",
     file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Also write the figures there.")] = "",
 ) -> None:
     """Compare finished runs with a clean one: accuracy, speed, and what an attack has cost."""

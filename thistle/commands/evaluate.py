@@ -11,6 +11,7 @@ import typer
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import write_json
+from thistle.commands.options import Out
 from thistle.screen import attacking, decoding, results, table
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def evaluate(
         str,
         typer.Option(metavar="PRESET|FILE.toml", help="For a MODEL that is in no run folder: what it was trained by."),
     ] = "",
-    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    out: Out = "runs",
     pictures: Annotated[bool, typer.Option(help="Draw accuracy by class, and the features.")] = True,
 ) -> None:
     """Attack a trained model and write what it withstands into robustness.json beside it."""

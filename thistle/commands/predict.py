@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from exchange.errors import UserError
+from thistle.commands.options import Out
 from thistle.screen import results, table
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def predict(
     ],
     top: Annotated[int, typer.Option(min=1, help="Show so many classes for each image.")] = 3,
     file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write the probability of every class.")] = "",
-    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    out: Out = "runs",
 ) -> None:
     """Classify images by the final model of a run."""
     files = find_images(images)

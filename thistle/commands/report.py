@@ -9,6 +9,7 @@ import typer
 
 from exchange.errors import UserError
 from exchange.runfolder import write_atomically
+from thistle.commands.options import Out
 from thistle.screen import results
 
 
@@ -22,7 +23,7 @@ def report(
     ] = "",
     png: Annotated[str, typer.Option(metavar="DIR", help="Also draw pictures for papers there.")] = "",
     tensorboard: Annotated[str, typer.Option(metavar="DIR", help="Also write event files for TensorBoard there.")] = "",
-    out: Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")] = "runs",
+    out: Out = "runs",
 ) -> None:
     """Show runs and sweeps on a page of one file: curves, clients, detection, cost, settings."""
     from thistle.report.page import file_page, report_data

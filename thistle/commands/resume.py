@@ -10,15 +10,16 @@ import typer
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder
+from thistle.commands.options import Out, Quiet
 from thistle.launch import Engine, Launch, engine_for, show_summary
 
 
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
-    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    out: Out = "runs",
     workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: as before.")] = None,
     engine: Annotated[Engine, typer.Option(help="ray or inline: the result is the same.")] = Engine.RAY,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Continue a stopped run; it ends with the model it would have had without the stop."""
     folder = find_run(run, out)

@@ -6,20 +6,19 @@ from typing import Annotated
 
 import typer
 
+from thistle.commands.options import Overrides, Quiet, Source
 from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch, engine_for
 
 
 def run(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
     name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, numbered.")] = "",
     out: Annotated[str, typer.Option(help="The folder for run folders; default: runs.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")] = None,
     engine: Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")] = Engine.RAY,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run an experiment and keep everything about it in a run folder."""
     experiment = make_experiment(source, overrides or [], name, out, workers)

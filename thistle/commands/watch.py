@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from exchange.errors import UserError
+from thistle.commands.options import Out
 from thistle.screen import complain, results
 
 
@@ -17,7 +18,7 @@ def watch(
     ] = "",
     host: Annotated[str, typer.Option(help="Where to listen; the default is this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
-    out: Annotated[str, typer.Option(help="The folder for run folders.")] = "runs",
+    out: Out = "runs",
 ) -> None:
     """Show runs in the browser while they go on; ends with Ctrl-C."""
     from thistle.report.live import LOCAL, make_server

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
 
 import typer
 
 from exchange.runfolder import RunFolder, read_lines
+from thistle.commands.options import ServerState
 from thistle.deploy.health import all_answers
 from thistle.deploy.members import Members, listed
 from thistle.deploy.state import State, running_server
@@ -16,7 +16,7 @@ from thistle.screen import results, table
 
 
 def status(
-    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
+    state: ServerState = "",
 ) -> None:
     """Health of each process, nodes, runs; exit code 1 where a process does not answer."""
     server = running_server(state)

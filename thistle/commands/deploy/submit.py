@@ -14,6 +14,7 @@ import typer
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, nest
+from thistle.commands.options import Overrides, Quiet, ServerState, Source
 from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
 from thistle.deploy.members import listed
@@ -30,15 +31,13 @@ ENDING = 30.0
 
 
 def submit(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
     name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, with the time.")] = "",
     out: Annotated[str, typer.Option(help="The folder for run folders, on the server; default: in its state.")] = "",
     nodes: Annotated[int, typer.Option(min=0, help="Begin with so many nodes; 0: with those that are there.")] = 0,
-    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    state: ServerState = "",
+    quiet: Quiet = False,
 ) -> None:
     """Run an experiment on the federation; exit code 0 only if the run really finished."""
     experiment = make_experiment(source, overrides or [], name)
@@ -51,8 +50,8 @@ def submit(
 
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name on the server, or its folder.")],
-    state: Annotated[str, typer.Option(help="The server's state folder, where several run here.")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    state: ServerState = "",
+    quiet: Quiet = False,
 ) -> None:
     """Continue a run after its last checkpoint, on the federation as it is now."""
     server = running_server(state)
