@@ -28,7 +28,7 @@ class Entry:
     default: float | None = None
     """What "default" means; None: the attack works it out."""
     declared: tuple[float | Default, ...] = ("default",)
-    """The strengths that tables are made with."""
+    """The strengths at which docs/results.md measures it."""
     most: float = math.inf
 
 

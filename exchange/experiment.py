@@ -115,13 +115,21 @@ def _check_together(experiment: Experiment) -> None:
         raise UserError(
             f"client.min-replies = {client.min_replies}: at most client.per-round = {client.per_round} can reply"
         )
-    learning_rate(client, 1, experiment.rounds)
+    for number in (1, experiment.rounds):
+        learning_rate(client, number, experiment.rounds)
     attack = experiment.attack
     if attack.clients:
         parse_ids("attack.clients", attack.clients, task.clients)
     if client.adversarial_clients:
         parse_ids("client.adversarial-clients", client.adversarial_clients, task.clients)
-    _check_training(client)
+    _check_training(client.model_copy(update=calfat_clients(experiment)))
+
+
+def calfat_clients(experiment: Experiment) -> dict[str, str]:
+    """How clients of the strategy calfat train where nothing else is said: it is what the strategy is for."""
+    client = experiment.client
+    said = client.objective != "standard" or client.calibration != "none"
+    return {} if experiment.strategy.name != "calfat" or said else {"objective": "ckl", "calibration": "calfat"}
 
 
 def _check_training(client: settings.Client) -> None:

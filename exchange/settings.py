@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from exchange.errors import UserError
+from exchange.text import printable
 
 Value = bool | int | float | str
 
-Positive = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, lt=2**63)]  # Flower's run config knows no larger numbers
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -243,13 +244,21 @@ def learning_rate(client: Client, number: int, rounds: int) -> float:
     if schedule == "cosine":
         return client.lr * (1 + math.cos(math.pi * (number - 1) / rounds)) / 2
     try:
-        kind, milestones, factor = schedule.split(":")
-        if kind == "step":
-            passed = sum(number > int(milestone) for milestone in milestones.split(","))
-            return client.lr * float(factor) ** passed
-    except ValueError:
+        kind, given, factor = schedule.split(":")
+        milestones = [int(milestone) for milestone in given.split(",")]
+        rate = client.lr * float(factor) ** sum(number > milestone for milestone in milestones)
+        if kind == "step" and min(milestones) >= 1 and float(factor) > 0 and 0 < rate < math.inf:
+            return rate
+    except (ValueError, OverflowError):
         pass
-    raise UserError(f"client.lr-schedule = {schedule!r}: should be constant, cosine or step:R1,R2,…:FACTOR")
+    raise UserError(
+        f"client.lr-schedule = {schedule!r}: should be constant, cosine or step:R1,R2,…:FACTOR, with rounds from 1 on, "
+        "a factor above 0, and rates that stay above 0"
+    )
+
+
+LONGEST_RANGE = 40
+"""Characters of two ids and a dash; Python refuses numbers of some thousand digits."""
 
 
 def parse_ids(key: str, text: str, count: int, most: int | None = None) -> list[int]:
@@ -258,8 +267,8 @@ def parse_ids(key: str, text: str, count: int, most: int | None = None) -> list[
     asked = 0
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise UserError(f"{key} = {text!r}: {part!r} is not a client id or a range like 7-9")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > LONGEST_RANGE:
+            raise UserError(f"{key} = {printable(text)!r}: {printable(part)!r} is not a client id or a range like 7-9")
         low, high = int(first), int(last if dash else first)
         if not low <= high < count:
             raise UserError(f"{key} = {text!r}: {part!r} is outside of 0-{count - 1}")

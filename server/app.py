@@ -49,15 +49,15 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) -> None:
     """In its folder, which says how it ends."""
-    folder.set_status("starting")
-    folder.save_experiment(experiment)
-    if deployed:
-        announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
     try:
+        folder.set_status("starting")
+        folder.save_experiment(experiment)
+        if deployed:
+            announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
         task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
-        check_evaluation(experiment.evaluate)
+        check_evaluation(experiment.evaluate, task.classes)
         Federation(experiment, task, folder, grid, deployed).run()
     except Exception as raised:
         error = disk_fault(raised, folder.path) or raised

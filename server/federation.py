@@ -189,7 +189,8 @@ class Federation:
         if problem:
             logger.warning("round %d: the model stays: %s", number, problem)
             line["kept"] = problem
-        own = {key: value for key, value in (metrics or {}).items() if isinstance(value, int | float)}
+        said = metrics if isinstance(metrics, Mapping) else {}
+        own = {key: value for key, value in said.items() if isinstance(value, int | float)}
         return line | {key: value for key, value in own.items() if "." in key}
 
     def _final_verdicts(self, verdicts: list[Verdict]) -> list[Verdict]:

@@ -28,8 +28,8 @@ class Recorder:
 
     def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> None:
         """One round."""
-        clean = {key: _finite(value) for key, value in line.items()}
-        _append(self.folder.verdicts, (verdict.line(line["round"]) for verdict in verdicts))
+        clean = _finite(line)
+        _append(self.folder.verdicts, (_finite(verdict.line(line["round"])) for verdict in verdicts))
         _append(self.folder.metrics, [clean])
         self.rounds.append(clean)
 
@@ -60,9 +60,9 @@ class Recorder:
         return None if None in counts else sum((Score(**count) for count in counts), Score()).figures()
 
 
-def _finite(value: Any) -> Any:
+def _finite(line: dict[str, Any]) -> dict[str, Any]:
     """JSON knows no NaN: null says "not a number" to every reader."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
 def _append(path: Path, lines: Iterable[dict[str, Any]]) -> None:

@@ -41,7 +41,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
     if isinstance(strategy, Strategy):
         return WithoutBuffers(strategy, layout) if layout.buffers else strategy
     return Pipeline(
-        list(_steps(experiment, layout, strategy)),
+        list(_steps(experiment, layout, task.classes, strategy)),
         layout,
         _server_data(experiment, task, layout),
         per_round=experiment.client.per_round,
@@ -87,7 +87,7 @@ def _terms(experiment: Experiment) -> dict[str, Value]:
     return terms
 
 
-def _steps(experiment: Experiment, layout: Layout, own: list[Step] | None = None) -> Iterator[Step]:
+def _steps(experiment: Experiment, layout: Layout, classes: int, own: list[Step] | None = None) -> Iterator[Step]:
     """cut ▶ filter ▶ pre ▶ aggregate ▶ class-aware head ▶ rate ▶ clip ▶ learn: each where the settings ask for it.
 
     `own`: the user's steps, in place of the aggregator.
@@ -114,7 +114,7 @@ def _steps(experiment: Experiment, layout: Layout, own: list[Step] | None = None
     if wanted.control_variates:
         yield ControlVariates(experiment.task.clients, client.epochs, client.batch_size)
     if wanted.class_aware:
-        yield ClassAwareHead(Head.of(layout), client.prior_delta)
+        yield ClassAwareHead(Head.of(layout, classes), client.prior_delta)
     if wanted.server_lr != 1:
         yield steps.ServerRate(wanted.server_lr)
     if wanted.tau and wanted.aggregator != "centered-clipping":  # whose radius it is

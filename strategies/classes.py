@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from exchange.errors import UserError
 from exchange.layout import Layout
 from strategies.rounds import Progress, Round
 
@@ -20,14 +21,17 @@ class Head:
     bias: slice | None
 
     @classmethod
-    def of(cls, layout: Layout) -> Head:
+    def of(cls, layout: Layout, classes: int) -> Head:
         """The last matrix of the model, and the vector of the same layer."""
         places: dict[str, slice] = {}
         start = 0
         for entry in layout.trained:
             places[entry.name] = slice(start, start + entry.size)
             start += entry.size
-        last = [entry for entry in layout.trained if len(entry.shape) == 2][-1]
+        matrices = [entry for entry in layout.trained if len(entry.shape) == 2]
+        if not matrices or matrices[-1].shape[0] != classes:
+            raise UserError(f"strategy.class-aware: the model does not end in a linear layer of {classes} rows")
+        last = matrices[-1]
         return cls(last.shape[0], places[last.name], places.get(last.name.removesuffix("weight") + "bias"))
 
 

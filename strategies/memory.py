@@ -31,7 +31,8 @@ def recall(strategy: Strategy) -> tuple[Arrays, dict[str, Any]]:
             named = {key: array.numpy() for key, array in value.items()}
             arrays |= {f"{name}/record/{index:06d}/{key}": item for index, (key, item) in enumerate(named.items())}
         elif isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
-            arrays |= {f"{name}/dict/{key}": item for key, item in value.items()}
+            kind = "numbered" if all(type(key) is int for key in value) else "dict"
+            arrays |= {f"{name}/{kind}/{key}": item for key, item in value.items()}
         elif isinstance(value, list) and value and all(isinstance(item, np.ndarray) for item in value):
             arrays |= {f"{name}/list/{index:06d}": item for index, item in enumerate(value)}
     return arrays, plain
@@ -60,6 +61,8 @@ def _rebuild(kind: str, group: Arrays) -> Any:
         return ArrayRecord({key.partition("/")[2]: Array(group[key]) for key in sorted(group)})
     if kind == "dict":
         return group
+    if kind == "numbered":
+        return {int(key): array for key, array in group.items()}
     if kind == "list":
         return [group[key] for key in sorted(group)]
     return group[""]

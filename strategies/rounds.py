@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exchange.errors import UserError
 from strategies.kernels.spectra import Spectra
 
 
@@ -49,7 +50,8 @@ class Round:
     @cached_property
     def gradient(self) -> Tensor:
         """g0, computed once where a step asks for it."""
-        assert self.server is not None, "checked when the strategy was built"
+        if self.server is None:
+            raise UserError("task.server-data = none: a step of this strategy asks for the server's gradient")
         return self.server.gradient()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exchange.errors import UserError
-from exchange.experiment import Experiment
+from exchange.experiment import Experiment, calfat_clients
 from exchange.own import is_own
 from exchange.settings import Strategy, Value
 
@@ -150,9 +150,7 @@ def resolve(experiment: Experiment) -> Experiment:
     for name, value in own.items():
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value
-    client = experiment.client
-    if experiment.strategy.name == "calfat" and client.objective == "standard" and client.calibration == "none":
-        flat |= {"client.objective": "ckl", "client.calibration": "calfat"}  # it is what the strategy is for
+    flat |= {f"client.{name}": value for name, value in calfat_clients(experiment).items()}
     resolved = Experiment.of(flat)
     check_strategy(resolved)
     return resolved

@@ -26,7 +26,7 @@ import numpy as np
 from exchange.errors import UserError
 from tasks.dataset import Dataset, Images
 
-FORMAT = 1  # raise it whenever the same source would be decoded to other bytes
+FORMAT = 2  # raise it whenever the same source would be decoded to other bytes
 SPLITS = ("train", "test")
 ARRAYS = tuple(f"{split}-{what}.npy" for split in SPLITS for what in ("pixels", "labels"))
 

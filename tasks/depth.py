@@ -12,8 +12,9 @@ DEEPER = ("I", "F")
 
 def in_eight_bits(image: Image.Image, mode: str) -> Image.Image:
     """The picture as `mode` ("L" or "RGB")."""
-    if image.mode in DEEPER:
+    sixteen = image.mode in SIXTEEN or (image.mode, image.format) == ("I", "PPM")  # so Pillow opens a deep PGM
+    if image.mode in DEEPER and not sixteen:
         raise ValueError("32 bits a pixel: save it with 8 or 16")
-    if image.mode in SIXTEEN:
+    if sixteen:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert(mode)

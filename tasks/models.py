@@ -123,10 +123,18 @@ def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) ->
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
-        network = _own(model, shape, classes) if is_own(model.name) else MODELS[model.name](shape, classes, dropout)
+        network = _own(model, shape, classes) if is_own(model.name) else _of_table(model.name, shape, classes, dropout)
         if isinstance(model, settings.Network):
             network = fit_network(network, model)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _of_table(name: str, shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
+    try:
+        return MODELS[name](shape, classes, dropout)
+    except RuntimeError as error:  # torch's, where a layer has nothing left to look at
+        size = "×".join(map(str, shape[1:]))
+        raise UserError(f"model.name = {name}: the task's images of {size} are too small for it; try mlp") from error
 
 
 def _own(model: settings.Model, shape: Shape, classes: int) -> nn.Module:

@@ -31,17 +31,24 @@ NO_GLYPH = "\U0010ffff"  # assigned to no character, so drawn as the font's "mis
 
 def load_server_data(task: Task, dataset: Dataset, seed: int) -> tuple[Images | None, Dataset]:
     """The server's images (None without any), and the data set, its test set smaller after a holdout."""
-    kind, _, argument = task.server_data.partition(":")
+    kind, _, argument = check_server_data(task)
     if task.server_data == "none":
         return None, dataset
     if task.server_data == "rendered":
         return _sized(task, _rendered(task, dataset), seed), dataset
-    if kind in ("folder", "npz") and argument:
+    if kind in ("folder", "npz"):
         return _convert(_sized(task, _from_source(task, dataset), seed), dataset.train.shape), dataset
-    if kind == "holdout" and argument.isdecimal():
-        held, dataset = _hold_out(int(argument), dataset, seed)
-        return _sized(task, held, seed), dataset
-    raise UserError(f"task.server-data = {task.server_data!r} is not known; it is {FORMS}")
+    held, dataset = _hold_out(int(argument), dataset, seed)
+    return _sized(task, held, seed), dataset
+
+
+def check_server_data(task: Task) -> tuple[str, str, str]:
+    """What kind it is, and what stands behind the colon; refuses what is none of the known forms."""
+    kind, colon, argument = task.server_data.partition(":")
+    plain = task.server_data in ("none", "rendered")
+    if not (plain or (kind in ("folder", "npz") and argument) or (kind == "holdout" and argument.isdecimal())):
+        raise UserError(f"task.server-data = {task.server_data!r} is not known; it is {FORMS}")
+    return kind, colon, argument
 
 
 # -- choosing images

@@ -9,7 +9,7 @@ from exchange import settings
 from tasks.cache import Progress
 from tasks.dataset import Dataset, Images
 from tasks.partition import Partition, make_partition
-from tasks.serverdata import load_server_data
+from tasks.serverdata import check_server_data, load_server_data
 from tasks.sources import load_dataset
 
 
@@ -39,6 +39,7 @@ def prepare_task(task: settings.Task, seed: int, server_data: bool, progress: Pr
 
     `server_data` false: nobody asks for it, so it is not made (what is held out of the test set stays held out).
     """
+    check_server_data(task)
     dataset = load_dataset(task, progress)
     server_images = None
     if server_data or task.server_data.startswith("holdout"):

@@ -39,6 +39,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+            raise RuntimeError("nothing that can train")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise UserError(f"runtime.device = {name!r}: not available here; use auto, cpu or cuda") from None

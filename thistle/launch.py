@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.own import is_own
-from exchange.runfolder import RunFolder, read_json
+from exchange.runfolder import RunFolder, disk_fault, read_json
 from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments import cores
 from thistle.flower import EngineError
@@ -61,6 +61,7 @@ class Launch:
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
+        from attacks.evasion.table import check_evaluation
         from attacks.poisoning.build import check_own
         from attacks.table import check_attack
         from tasks.training import pick_device
@@ -70,6 +71,7 @@ class Launch:
         task = _check_data(experiment)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
+        check_evaluation(experiment.evaluate, task.classes)
         if is_own(experiment.strategy.name):
             from thistle.rehearsal import rehearse
 
@@ -78,15 +80,17 @@ class Launch:
 
     def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:
         """Run (or continue) in `folder`; the exit code."""
-        folder.save_experiment(experiment)
         if not self.quiet:
             say(plan)
         try:
+            folder.save_experiment(experiment)
             with RunProgress(folder, experiment.rounds, self.quiet) as progress:
                 runner(experiment, folder, progress)
         except UserError as error:
             folder.set_status("failed", message=str(error))
             raise
+        except OSError as error:
+            raise disk_fault(error, folder.path) or error from None
         except EngineError as error:
             folder.set_status("failed", message=str(error))
             complain(f"{error}; the log is {folder.log}")

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from attacks.evasion.engine import Budget, anywhere, at_rest, craft
 from attacks.evasion.losses import cross_entropy, margin
-from attacks.evasion.table import Evasion, find
-from exchange.errors import UserError
+from attacks.evasion.table import Evasion, check_autoattack, find
 from exchange.randomness import torch_rng
 from tasks.models import predict
 
@@ -68,8 +67,7 @@ def _autoattack(model: nn.Module, pixels: Tensor, labels: Tensor, adversary: Adv
 
     with torch.inference_mode():
         classes = predict(model, pixels[:1]).shape[1]
-    if classes < 4:
-        raise UserError(f"aa: AutoAttack needs at least 4 classes, the task has {classes}")
+    check_autoattack("attacks", classes)
     seed = torch_rng(adversary.seed, "evasion", "aa").initial_seed() % 2**31
     robust = []
     with torch.random.fork_rng(devices=[]):  # the library seeds torch's global generator

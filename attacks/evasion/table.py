@@ -12,6 +12,8 @@ from exchange.settings import Evaluate
 
 LIBRARY = "pyautoattack"
 MOST_STEPS = 1000
+AA_CLASSES = 4
+"""Its targeted attacks try three others at least."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ def parse_attacks(key: str, text: str) -> list[str]:
     return names
 
 
-def check_evaluation(evaluate: Evaluate) -> None:
-    """Refuse attacks during training that there are not."""
-    parse_attacks("evaluate.attacks", evaluate.attacks)
+def check_evaluation(evaluate: Evaluate, classes: int | None = None) -> None:
+    """Refuse attacks during training that there are not; with the task's `classes`, also what needs more of them."""
+    names = parse_attacks("evaluate.attacks", evaluate.attacks)
+    if classes is not None and "aa" in names:
+        check_autoattack("evaluate.attacks", classes)
+
+
+def check_autoattack(key: str, classes: int) -> None:
+    if classes < AA_CLASSES:
+        raise UserError(f"{key}: aa (AutoAttack) needs at least {AA_CLASSES} classes, the task has {classes}")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ import tomli_w
 from exchange.runfolder import RunFolder, nest, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
+NETWORKS = count(1)
+"""Numbers for the networks of this process: several may be up at once."""
 PATIENCE = 600.0
 """Seconds within which anything must happen, on a busy machine."""
 EXPERIMENT = {
@@ -142,7 +145,7 @@ def hosts(*names: str) -> Iterator[dict[str, str]]:
     """Network namespaces as hosts on one switch: name → address. The machine's own network is not touched."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and iproute2")
-    tag = f"th{os.getpid() % 100000}"
+    tag = f"th{os.getpid() % 100000}n{next(NETWORKS)}"
     made: list[str] = []
 
     def ip(*arguments: str) -> None:

@@ -34,6 +34,13 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
         ({"client.per-round": 51}, "client.per-round = 51: there are only task.clients = 50"),
         ({"client.min-replies": 11}, "client.min-replies = 11: at most client.per-round = 10 can reply"),
         ({"client.lr-schedule": "cosinus"}, "client.lr-schedule = 'cosinus': should be constant, cosine or step"),
+        ({"client.lr-schedule": "step:3:nan"}, "a factor above 0"),
+        ({"client.lr-schedule": "step:3:-1"}, "a factor above 0"),
+        ({"client.lr-schedule": "step:0:0.5"}, "with rounds from 1 on"),
+        ({"client.lr-schedule": "step:1,2:1e300"}, "client.lr-schedule = 'step:1,2:1e300'"),
+        ({"client.lr-schedule": "step:1,2:1e-300"}, "rates that stay above 0"),
+        ({"seed": 2**63}, "should be less than 9223372036854775808"),
+        ({"attack.clients": "9" * 5000}, "is not a client id"),
         ({"attack.clients": "3-99999999999"}, "'3-99999999999' is outside of 0-49"),
         ({"strategy.server-lr": "auto"}, "strategy.server-lr = 'auto': should be a number; or should be 'default'"),
     ],
@@ -76,6 +83,12 @@ def test_files_that_are_not_experiments(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot be read as TOML"):
         read_file(tmp_path / "bad.toml")
+
+
+def test_calfats_clients_train_as_it_wants_unless_told_otherwise() -> None:
+    Experiment.of({"strategy.name": "calfat", "client.adversarial-ratio": 0.5, "client.logit-scale": 10.0})
+    with pytest.raises(UserError, match=r"client\.logit-scale"):
+        Experiment.of({"strategy.name": "calfat", "client.objective": "pgd", "client.logit-scale": 10.0})
 
 
 def test_ids() -> None:

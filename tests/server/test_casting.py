@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -71,8 +73,10 @@ def test_not_finite_keeps_the_model(name: str, value: float) -> None:
     assert cast_aggregate(record(aggregate), SENT, LAYOUT) == (SENT, "aggregate.not-finite")
 
 
-MALFORMED = {
+MALFORMED: dict[str, Any] = {
     "empty": ArrayRecord(),
+    "a dict of arrays": values(),
+    "a number": 3,
     "missing": record({name: array for name, array in values().items() if name != COUNTER}),
     "extra": record({**values(), "more": np.zeros(1)}),
     "shape": record({**values(), "0.bias": np.zeros(1, np.float32)}),

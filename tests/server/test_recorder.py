@@ -29,5 +29,8 @@ def test_rounds_after_the_checkpoint_and_torn_lines_go(tmp_path: Path) -> None:
 
 def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    Recorder(folder, 0).record({"round": 1, **LINE, "loss": float("nan")}, [])
+    verdict = Verdict(7, "accepted", score=float("-inf"), weight=float("nan"))
+    Recorder(folder, 0).record({"round": 1, **LINE, "loss": float("nan")}, [verdict])
     assert json.loads(folder.metrics.read_text())["loss"] is None
+    line = json.loads(folder.verdicts.read_text())
+    assert (line["score"], line["weight"]) == (None, None)

@@ -178,7 +178,7 @@ class TestClassAwareHeads:
     def test_against_a_naive_loop(self) -> None:
         network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
         layout = Layout.of(network)
-        head = Head.of(layout)
+        head = Head.of(layout, 3)
         rng = np.random.default_rng(1)
         counts = np.array([[5, 0, 0], [2, 8, 0], [0, 0, 3], [9, 9, 9]])
         updates = torch.from_numpy(rng.normal(size=(4, layout.size)).astype(np.float32))
@@ -211,8 +211,13 @@ class TestClassAwareHeads:
     @pytest.mark.parametrize("calibration", ["none", "robal"])
     def test_the_head_is_found(self, name: str, calibration: str) -> None:
         wanted = Experiment.of({"model.name": name, "client.calibration": calibration}).network
-        head = Head.of(Layout.of(build_model(wanted, (3, 8, 8), 7, 0)))
+        head = Head.of(Layout.of(build_model(wanted, (3, 8, 8), 7, 0)), 7)
         assert head.classes == 7 and (head.bias is None) == (calibration == "robal")
+
+    def test_a_model_without_one_is_refused(self) -> None:
+        for network in (nn.Conv2d(1, 3, 3), nn.Linear(4, 6)):
+            with pytest.raises(UserError, match="linear layer of 3 rows"):
+                Head.of(Layout.of(network), 3)
 
     def test_in_a_federation(self, tmp_path: Path) -> None:
         keys = {"strategy.name": "calfat", "rounds": 2, "client.steps": 2}

@@ -166,3 +166,10 @@ def test_nothing_remembered_is_nothing_put_back() -> None:
     other = Run("rfa", network).strategy
     remind(other, arrays, plain)
     assert isinstance(other, Pipeline) and other.memory == {}
+
+
+def test_arrays_by_number_come_back_by_number() -> None:
+    one, other = (Run("rfa", NETWORKS["plain"]()).strategy for _ in range(2))
+    one.seen = {3: np.ones(2), 10: np.zeros(1)}  # type: ignore[attr-defined]
+    remind(other, *recall(one))
+    assert sorted(other.seen) == [3, 10] and other.seen[3].tolist() == [1.0, 1.0]  # type: ignore[attr-defined]

@@ -48,7 +48,7 @@ class Pupil:
 def built(**more: Any) -> list[Step]:
     """The steps that these settings ask for."""
     chosen = {"client.per-round": N, **{f"strategy.{key}": value for key, value in more.items()}}
-    task: Any = SimpleNamespace(server_images=None)
+    task: Any = SimpleNamespace(server_images=None, classes=10)
     strategy = make_strategy(resolve(Experiment.of(chosen)), task, Layout.of(nn.Linear(2, 2)))
     assert isinstance(strategy, Pipeline)
     return list(strategy.steps)

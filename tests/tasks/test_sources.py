@@ -101,6 +101,12 @@ def test_sixteen_bits_a_pixel_are_scaled_not_clipped(cache: Path, tmp_path: Path
     assert data.test.pixels[-1, 0, 0, 0] == 0x43
 
 
+def test_a_deep_pgm_is_scaled_too(cache: Path, tmp_path: Path) -> None:
+    pgm = b"P5 6 4 65535\n" + np.full((4, 6), 0x4321, ">u2").tobytes()
+    data = read_source(f"folder:{folder(tmp_path / 'set', test__b__1=pgm)}")
+    assert data.test.pixels[-1, 0, 0, 0] == 0x43
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_pictures_without_a_scale_are_refused(cache: Path, tmp_path: Path, dtype: type) -> None:
     with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits a pixel: save it with 8 or 16\)"):

@@ -67,6 +67,8 @@ def picture(path: Path) -> None:
         (["digits-clean", "--set", "strategy.name=fedavgg"], "no such strategy; did you mean"),
         (["digits-clean", "--set", "model.name=resnet"], "no such model; did you mean resnet18?"),
         (["digits-clean", "--set", "model.name=cnn-calfat"], "needs images of at least 18×18"),
+        (["digits-clean", "--set", "task.server-data=renderd"], "task.server-data = 'renderd' is not known"),
+        (["digits-clean", "--set", "runtime.device=meta"], "runtime.device = 'meta': not available here"),
         (["digits-clean", "--set", "task.name=digit"], "did you mean 'digits'?"),
         (["digits-clean", "--set", "task.name=folder:nowhere"], "nowhere"),
         (["digits-clean", "--set", "runtime.device=gpu7"], "runtime.device = 'gpu7'"),
