@@ -107,4 +107,4 @@ def test_commands_name_things_that_exist(document: str) -> None:
     for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
-    assert set(re.findall(r"(?:^ +|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+    assert set(re.findall(r"(?:^ +|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
