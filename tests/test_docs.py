@@ -106,5 +106,5 @@ def test_commands_name_things_that_exist(document: str) -> None:
         assert key in KEYS or key in {*ATTACKING, *CALIBRATED}
     for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
         assert name in preset_names()
-    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     assert set(re.findall(r"(?:^ +|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
