@@ -169,3 +169,10 @@ def test_a_deployed_run_does_not_become_a_simulation(tmp_path: Path) -> None:
     before = folder.status.read_bytes()
     assert "thistle deploy resume" in complaint("resume", str(folder.path), "--engine", "inline", cwd=tmp_path)
     assert folder.status.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, "made"))
+    (folder.path / "robustness.json").mkdir()
+    line = complaint("evaluate", str(folder.path), "--attacks=natural", "--samples=10", cwd=tmp_path)
+    assert f"{folder.path / 'robustness.json'}: Is a directory" in line

@@ -23,7 +23,7 @@ from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
-from thistle.flower import free_port
+from thistle.flower import free_port, write_connection
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +201,13 @@ def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     offers = iter([("127.0.0.1", 4001), ("127.0.0.1", 4001), ("127.0.0.1", 4002)])
     monkeypatch.setattr(socket.socket, "getsockname", lambda self: next(offers))
     assert [free_port(), free_port()] == [4001, 4002]
+
+
+def test_a_superlink_that_does_not_answer_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    state = State(tmp_path / "state")
+    state.create()
+    write_connection(state.home, f"127.0.0.1:{free_port()}")
+    with state.held():
+        done = thistle("deploy", "submit", "digits-clean", "--quiet", "--state", str(state.path), cwd=tmp_path)
+    assert done.returncode == 1 and "Flower refused the run" in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

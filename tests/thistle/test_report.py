@@ -269,6 +269,10 @@ def test_what_cannot_be_reported_is_said_in_one_line(tmp_path: Path) -> None:
     write_run(tmp_path / "run", rounds=1)
     done = CliRunner().invoke(app, ["report", "run", "--out", str(tmp_path), "--output", "/proc/no/report.html"])
     assert isinstance(done.exception, UserError) and "--output" in str(done.exception)
+    (tmp_path / "file").write_text("")
+    elsewhere = ["--tensorboard", str(tmp_path / "file")]
+    done = CliRunner().invoke(app, ["report", "run", "--out", str(tmp_path), *elsewhere])
+    assert isinstance(done.exception, UserError) and "--tensorboard" in str(done.exception)
 
 
 def test_names_are_as_long_as_it_takes() -> None:
