@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import sqlite3
+import ssl
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
 from thistle.deploy import doctor
 from thistle.deploy.gateway import FLEET, gateway
+from thistle.deploy.health import accepts
 from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
@@ -146,7 +150,47 @@ def test_the_gateways_configuration_lets_only_nodes_through(tmp_path: Path, pki:
     service = gateway(state, 8000, files, "127.0.0.1:18443", superlink(state, 8000, files))
     subprocess.run([*service.command, "-t"], check=True, capture_output=True)
     text = (state.path / "gateway" / "nginx.conf").read_text()
-    assert "|".join(FLEET) in text and "location / { return 404; }" in text
+    assert "|".join(FLEET) in text
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
+def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) -> None:
+    state, server, port = State(tmp_path / "state"), pki / "server", free_port()
+    state.create()
+    files = ServerFiles(server / "ca.crt", server / "server.pem", server / "server.key")
+    link = superlink(state, free_port(), files)
+    service = gateway(state, free_port(), files, f"127.0.0.1:{port}", link)
+    service.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not accepts(f"127.0.0.1:{port}"):
+            assert time.monotonic() < deadline, service.said()
+            time.sleep(0.05)
+        for path, usual in (("/thistle", b"200"), (f"/{'x' * 2000}", b"404"), ("/v1/fleet/get-run", b"502")):
+            assert flood(port, files.ca, path) == {usual, b"503"}
+            time.sleep(2.5)  # the burst is forgiven at 200 a second
+        assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == doctor.versions()  # type: ignore[index]
+    finally:
+        service.ask_to_end()
+        service.end(10.0)
+    lines = state.access_log.read_text().splitlines()
+    assert any('"GET /thistle HTTP/1.1" 200 ' in line for line in lines) and max(map(len, lines)) < 250
+    assert not any('" 503 ' in line for line in lines) and "limiting requests" not in service.said()
+
+
+def flood(port: int, ca: Path, path: str) -> set[bytes]:
+    """What is answered to many requests of one connection, until one of them is too many."""
+    secure = partial(ssl.create_default_context(cafile=ca).wrap_socket, server_hostname="localhost")
+    codes: set[bytes] = set()
+    with socket.create_connection(("127.0.0.1", port)) as plain, secure(plain) as line:
+        line.settimeout(30)
+        for _ in range(18):
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 50)
+            answer = b""
+            while answer.count(b"HTTP/1.1 ") < 50 or not answer.endswith((b"}", b"</html>\r\n")):
+                answer += line.recv(65536)
+            codes |= set(re.findall(rb"HTTP/1.1 (\d+)", answer))
+    return codes
 
 
 def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
@@ -189,8 +233,10 @@ def test_cleaning_keeps_what_is_not_finished(tmp_path: Path) -> None:
             "INSERT INTO task VALUES (1, 'a', 5), (2, 'b', NULL); INSERT INTO task_logs VALUES (1, 'x'), (2, 'y');"
             "INSERT INTO fab VALUES ('a', 'x'), ('b', 'y'); INSERT INTO nonce_store VALUES (1);"
         )
-    assert len(list(clean(state))) == 2
-    assert not (state.home / "apps").exists()
+    state.gateway.mkdir()
+    state.access_log.write_text("10.0.0.1\n")
+    assert len(list(clean(state))) == 3
+    assert not (state.home / "apps").exists() and not state.access_log.exists()
     with sqlite3.connect(state.database) as database:
         assert database.execute("SELECT log FROM task_logs").fetchall() == [("y",)]
         assert database.execute("SELECT fab_hash FROM fab").fetchall() == [("b",)]

@@ -3,6 +3,10 @@
 Control (start runs, register keys) and Runtime (take tasks) share the SuperLink's port with Fleet, without any
 credential: only this keeps them from the network. And a SuperNode that hears a 500 gives up for ever, which is what a
 SuperLink says while its database is locked: here it becomes a 503, which nodes try again.
+
+What strangers ask for must not fill the disk: what is refused for being too much, or for not being TLS, is not logged;
+a line of the log has a bounded length; and every answer comes by `try_files`, because nginx does a plain `return` before
+it looks at limits.
 """
 
 from __future__ import annotations
@@ -47,7 +51,10 @@ error_log stderr warn;
 worker_processes 2;
 events {{ worker_connections 4096; }}
 http {{
-  access_log {folder}/access.log;
+  map $status $kept {{ 400 0; 503 0; default 1; }}
+  map $request $begins {{ "~^(?<first>.{{1,120}})" $first; default ""; }}
+  log_format short '$remote_addr - - [$time_local] "$begins" $status $body_bytes_sent';
+  access_log {folder}/access.log short if=$kept;
   server_tokens off;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
@@ -58,12 +65,15 @@ http {{
   limit_req_zone $binary_remote_addr zone=requests:10m rate={requests}r/s;
   limit_conn_status 503;
   limit_req_status 503;
+  limit_conn_log_level info;
+  limit_req_log_level info;
   upstream superlink {{ server {loopback}:{port}; keepalive 32; }}
   server {{
     listen {listen} ssl;
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     ssl_protocols TLSv1.2 TLSv1.3;
+    root /nowhere;
     client_max_body_size {body};
     client_body_timeout 60s;
     proxy_request_buffering off;
@@ -83,8 +93,9 @@ http {{
       error_page 500 =503 @again;
     }}
     location @again {{ return 503; }}
-    location = /thistle {{ default_type application/json; return 200 '{versions}'; }}
-    location / {{ return 404; }}
+    location = /thistle {{ try_files /nothing @versions; }}
+    location @versions {{ default_type application/json; return 200 '{versions}'; }}
+    location / {{ try_files /nothing =404; }}
   }}
 }}
 """
@@ -100,7 +111,7 @@ def find_nginx() -> str:
 def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
     """nginx in the foreground, in a folder of its own."""
     nginx = find_nginx()
-    folder = state.path / "gateway"
+    folder = state.gateway
     folder.mkdir(exist_ok=True)
     text = CONFIGURATION.format(
         folder=_plain(folder),

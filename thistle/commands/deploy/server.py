@@ -10,7 +10,7 @@ import typer
 
 from exchange.errors import UserError
 from exchange.runfolder import write_json
-from thistle.deploy.disk import DiskWatch
+from thistle.deploy.disk import DiskWatch, LogWatch
 from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
 from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
@@ -56,6 +56,7 @@ def server(
         supervisor = Supervisor(services, say)
         if door:
             supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, say))
+            supervisor.chores.append(LogWatch([place.access_log, door.log], say))
         with contextlib.suppress(KeyboardInterrupt), supervisor:
             supervisor.run(lambda: say(_welcome(files, listen, port, no_gateway)))
 
