@@ -11,6 +11,7 @@ import ssl
 import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -20,6 +21,7 @@ from exchange.settings import Value
 from tests.thistle.test_cli import thistle
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
+from thistle.commands.deploy.members import add_node
 from thistle.deploy import doctor
 from thistle.deploy.gateway import FLEET, gateway
 from thistle.deploy.health import accepts
@@ -122,6 +124,28 @@ def test_bindings_are_kept_apart_and_found_by_name_id_and_key(tmp_path: Path, pk
     assert json.loads((tmp_path / "bindings.json").read_text())["23"]["own-data"] is True
     with pytest.raises(UserError, match="not a node's public key"):
         fingerprint(pki / "ca.crt")
+
+
+def test_two_administrators_do_not_give_away_the_same_clients(tmp_path: Path, pki: Path) -> None:
+    state, members = State(tmp_path / "state"), Members(State(tmp_path / "state"))
+    state.create()
+    state.tell({"ca": "ca.crt"})
+    refused: list[str] = []
+
+    def admit() -> None:
+        try:
+            add_node(pki / "server" / "nodes" / "two.pub", "5-14", state=str(state.path))
+        except UserError as error:
+            refused.append(str(error))
+
+    with state.held():
+        other = Thread(target=admit)
+        with members.alone():
+            other.start()
+            other.join(1.0)  # it must wait, and not look at bindings that are about to change
+            members.bind("17", "0-9", False, "one", "its key")
+        other.join()
+    assert refused == ["--clients 5-14: 5 is one's already"]
 
 
 def test_the_server_asks_for_tls_keys_and_a_secret(tmp_path: Path, pki: Path) -> None:
