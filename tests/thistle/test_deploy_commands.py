@@ -16,20 +16,24 @@ from threading import Thread
 import pytest
 
 from exchange.errors import UserError
-from exchange.runfolder import RunFolder
+from exchange.runfolder import RunFolder, read_json
 from exchange.settings import Value
+from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
 from thistle.commands.deploy.members import add_node
+from thistle.commands.deploy.submit import show
 from thistle.deploy import doctor
+from thistle.deploy.follow import Follower
 from thistle.deploy.gateway import FLEET, gateway
 from thistle.deploy.health import accepts
 from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
-from thistle.flower import free_port, write_connection
+from thistle.flower import Flwr, free_port, write_connection
+from thistle.progress import RunProgress
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +238,6 @@ def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
 
 
 def test_a_deployed_run_is_not_compared_by_who_attacked(tmp_path: Path) -> None:
-    from tests.federations import run, tiny
     from thistle.figures import Finished
 
     folder = run(tiny(tmp_path))
@@ -281,3 +284,18 @@ def test_a_superlink_that_does_not_answer_is_one_line_and_exit_code_1(tmp_path: 
         done = thistle("deploy", "submit", "digits-clean", "--quiet", "--state", str(state.path), cwd=tmp_path)
     assert done.returncode == 1 and "Flower refused the run" in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_whose_end_was_not_heard_has_finished_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror, experiment = RunFolder(tmp_path), tiny(tmp_path / "runs", "good")
+    follower = Follower(Flwr({}), "1", mirror, RunProgress(mirror, 4, quiet=True))
+    show(mirror, follower, experiment)
+    assert f"its folder, on the server, is {tmp_path}/runs/good" in capsys.readouterr().err
+    follower.folder = "/elsewhere/good"
+    show(mirror, follower, experiment)
+    assert "is /elsewhere/good" in capsys.readouterr().err
+    follower._take({"event": "finished", "summary": read_json(run(experiment).summary)})
+    show(mirror, follower, experiment)
+    assert "run folder: /elsewhere/good" in capsys.readouterr().out

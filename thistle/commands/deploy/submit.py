@@ -115,8 +115,16 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with: flwr stop {run_id} {NAME}")
         raise
     if not quiet:
-        show_summary(mirror, follower.folder)
+        show(mirror, follower, experiment)
     return 0
+
+
+def show(mirror: RunFolder, follower: Follower, experiment: Experiment) -> None:
+    """The summary; where the log stream broke before it came, at least where it is."""
+    if mirror.summary.is_file():
+        show_summary(mirror, follower.folder)
+    else:
+        say(f"the run has finished; its summary was not heard: {_where(follower, experiment)}")
 
 
 def _where(follower: Follower | None, experiment: Experiment) -> str:
