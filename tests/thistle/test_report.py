@@ -66,6 +66,26 @@ def test_damage_is_passed_over_and_named(tmp_path: Path) -> None:
     file_page(report_data([folder.path], []), "damaged")
 
 
+def test_what_json_cannot_say_is_shown_without_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=2)
+    with folder.experiment.open("a") as file:
+        file.write("[odd]\nday = 2024-05-01\nlimits = [inf, nan, 1.5, true]\n")
+    folder.summary.write_text('{"final_accuracy": 0.5, "max_accuracy": 1e999, "deep": ' + "[" * 500 + "]" * 500 + "}")
+    run = read_run(folder.path, "run")
+    assert run.experiment["odd.day"] == "2024-05-01" and run.experiment["odd.limits"] == [None, None, 1.5, True]
+    assert run.summary["final_accuracy"] == 0.5 and run.summary["max_accuracy"] is None
+    done = CliRunner().invoke(app, ["report", str(folder.path)])
+    assert done.exit_code == 0, done.exception
+    folder.experiment.write_text(f"x = {'[' * 5000}{']' * 5000}")
+    assert read_run(folder.path, "run").problems == ["experiment.toml: cannot be read as TOML"]
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(
+        '{"axes": {}, "cells": [{"folder": "x", "axes": {}, "seed": Infinity}]}'
+    )
+    with pytest.raises(UserError, match="cannot be read as a sweep"):
+        read_sweep(tmp_path / "sweep")
+
+
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "runs" / "run")
     for name in ("metrics.jsonl", "summary.json", "verdicts.jsonl"):

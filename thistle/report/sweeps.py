@@ -76,7 +76,7 @@ def read_sweep(folder: Path) -> Sweep:
             (str(cell["folder"]), {str(k): shown(v) for k, v in cell["axes"].items()}, int(cell["seed"]))
             for cell in plan["cells"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'sweep.json'}: cannot be read as a sweep: {error!r}") from None
     problems: list[str] = []
     grouped: dict[tuple, list[Run]] = {}
