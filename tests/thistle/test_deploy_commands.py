@@ -23,7 +23,7 @@ from tests.thistle.test_cli import thistle
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
 from thistle.commands.deploy.members import add_node
-from thistle.commands.deploy.submit import show
+from thistle.commands.deploy.submit import for_server, show
 from thistle.deploy import doctor
 from thistle.deploy.follow import Follower
 from thistle.deploy.gateway import FLEET, gateway
@@ -32,6 +32,7 @@ from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
+from thistle.experiments import make_experiment
 from thistle.flower import Flwr, free_port, write_connection
 from thistle.progress import RunProgress
 
@@ -299,3 +300,16 @@ def test_a_run_whose_end_was_not_heard_has_finished_all_the_same(
     follower._take({"event": "finished", "summary": read_json(run(experiment).summary)})
     show(mirror, follower, experiment)
     assert "run folder: /elsewhere/good" in capsys.readouterr().out
+
+
+def test_a_servers_runs_are_where_out_says_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = State(tmp_path / "state")
+    usual, elsewhere = make_experiment("digits-clean", []), make_experiment("digits-clean", ["run.out=other"])
+    assert for_server(usual, server, True, "", 0).run.out == str(server.runs)
+    assert for_server(usual, server, True, "mine", 0).run.out == str(tmp_path / "mine")
+    assert for_server(elsewhere, server, True, "mine", 0).run.out == str(tmp_path / "mine")
+    with pytest.raises(UserError, match="--out"):
+        for_server(elsewhere, server, True, "", 0)
+    again = for_server(usual, server, True, "", 2)
+    assert for_server(again, server, True, "", 2) == again
