@@ -20,6 +20,7 @@ from exchange.runfolder import RunFolder, read_json
 from exchange.settings import Value
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
+from thistle.addresses import parse_address
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
 from thistle.commands.deploy.members import add_node
@@ -60,7 +61,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["local", "2", "--malicious", "1", "--attack", "sgn-flip"], "did you mean sign-flip"),
         (["local", "4", "--clients", "3"], "too few"),
         (["clean", "--state", "nowhere"], "not the state"),
-        (["doctor", "--certs", "nowhere", "--server", "x"], "HOST:PORT"),
+        (["doctor", "--certs", "nowhere", "--server", "x"], "--server x: should be HOST:PORT"),
+        (["doctor", "--certs", "nowhere", "--server", "x:70000"], "--server x:70000: should be HOST:PORT"),
     ],
 )
 def test_one_line_and_exit_code_2(
@@ -70,6 +72,37 @@ def test_one_line_and_exit_code_2(
     done = thistle("deploy", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:0", "host:65536", "host:x", "host:８０", "a b:1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UserError, match=f"--server {text}: should be HOST:PORT"):
+        parse_address("--server", text)
+
+
+@pytest.mark.parametrize("text", ["::1:80", "[::1:80", "a;b:1", "a{b:1", "a/b:1", "a\nb:1", "a$b:1", "'a:1"])
+def test_what_would_end_a_line_of_nginx_is_no_address(text: str) -> None:
+    with pytest.raises(UserError, match="should be HOST:PORT"):
+        parse_address("--listen", text)
+
+
+def test_addresses() -> None:
+    assert parse_address("--server", "fl.example.org:8443") == ("fl.example.org", 8443)
+    assert parse_address("--listen", "[::]:443") == ("::", 443)
+    assert parse_address("--listen", "*:443") == ("*", 443)
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_the_doctor_knows_whether_a_port_is_free(host: str, family: socket.AddressFamily) -> None:
+    try:
+        taken = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    name = f"[{host}]" if ":" in host else host
+    listen = f"{name}:{taken.getsockname()[1]}"
+    with taken:
+        assert not doctor.check_free(listen).well
+    assert doctor.check_free(listen).well
 
 
 def test_a_nodes_config_as_flower_reads_it(tmp_path: Path) -> None:

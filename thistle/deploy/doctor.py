@@ -18,6 +18,7 @@ from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.text import printable
+from thistle.addresses import parse_address
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
 
@@ -44,14 +45,14 @@ def versions() -> dict[str, str]:
 def examine_node(server: str, folder: Path, data: str) -> Iterator[Finding]:
     """From a node's machine; stops where the next question makes no sense."""
     yield check_files(folder, ("ca.crt", "node.key"), secret="node.key")
-    host, _, port = server.rpartition(":")
-    reached = check_port(host, int(port))
+    host, port = parse_address("--server", server)
+    reached = check_port(host, port)
     yield reached
     if data:
         yield check_data(data)
     if not reached.well or not (folder / "ca.crt").is_file():
         return
-    answer = ask(host, int(port), folder / "ca.crt")
+    answer = ask(host, port, folder / "ca.crt")
     if isinstance(answer, Finding):
         yield answer
         return
@@ -187,9 +188,10 @@ def check_certificate(folder: Path) -> Finding:
 
 def check_free(listen: str) -> Finding:
     """Whether the gateway could listen there."""
-    host, _, port = listen.rpartition(":")
+    host, port = parse_address("--listen", listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host.strip("[]*"), int(port))):
+        with socket.create_server((host.strip("*"), port), family=family):
             return Finding("port", True, f"{listen} is free")
     except OSError as error:
         return Finding("port", False, f"{listen}: {error.strerror}: choose another --listen")
