@@ -227,6 +227,12 @@ def test_one_seed_gives_no_test_and_one_axis_no_map(tmp_path: Path) -> None:
     assert single["maps"] == single["bests"] == [] and len(single["table"]) == 1
 
 
+def test_truth_is_written_as_in_the_sweeps_own_tables(tmp_path: Path) -> None:
+    axes: dict[str, list[Any]] = {"strategy.name": ["rfa"], "model.dropout": [True, False]}
+    sweep = read_sweep(write_sweep(tmp_path / "sweep", seeds=1, axes=axes, unfinished=0))
+    assert sweep.axes["model.dropout"] == ["true", "false"]
+
+
 def test_a_cell_outside_of_its_sweep_is_not_read(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "sweep", seeds=1, axes={"strategy.name": ["rfa"]}, unfinished=0)
     plan = json.loads((folder / "sweep.json").read_text())
