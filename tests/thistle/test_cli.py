@@ -89,6 +89,11 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str],
     assert expected in complaint("run", *arguments, cwd=tmp_path)
 
 
+def test_the_demo_goes_to_the_cluster_that_it_is_given(tmp_path: Path) -> None:
+    line = complaint("demo", "--set", "runtime.ray-address=127.0.0.1:1", cwd=tmp_path)
+    assert "runtime.ray-address" in line and "nobody answers there" in line
+
+
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
     for split in ("train", "test"):
         picture(tmp_path / "data" / split / "cat" / "1.png")

@@ -33,6 +33,7 @@ from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
+from thistle.deploy.versions import versions
 from thistle.experiments import make_experiment
 from thistle.flower import Flwr, free_port, write_connection
 from thistle.progress import RunProgress
@@ -231,7 +232,7 @@ def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) 
         for path, usual in (("/thistle", b"200"), (f"/{'x' * 2000}", b"404"), ("/v1/fleet/get-run", b"502")):
             assert flood(port, files.ca, path) == {usual, b"503"}
             time.sleep(2.5)  # the burst is forgiven at 200 a second
-        assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == doctor.versions()  # type: ignore[index]
+        assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == versions()  # type: ignore[index]
     finally:
         service.ask_to_end()
         service.end(10.0)
@@ -266,8 +267,8 @@ def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
     assert not doctor.check_port("127.0.0.1", 9).well
     late, soon = (time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + shift)) for shift in (3, -20))
     assert doctor.check_clock(late).well and "NTP" in doctor.check_clock(soon).text
-    assert doctor.check_versions(json.dumps(doctor.versions()).encode()).well
-    assert "install the same" in doctor.check_versions(json.dumps({**doctor.versions(), "torch": "1"}).encode()).text
+    assert doctor.check_versions(json.dumps(versions()).encode()).well
+    assert "install the same" in doctor.check_versions(json.dumps({**versions(), "torch": "1"}).encode()).text
     assert not doctor.check_versions(b"<html>").well
 
 

@@ -13,16 +13,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.text import printable
 from thistle.addresses import parse_address
+from thistle.deploy.gateway import find_nginx
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
+from thistle.deploy.versions import PACKAGES, versions
 
-PACKAGES = ("flwr", "thistle-fl", "torch")
 PATIENCE = 10.0
 AHEAD, BEHIND = 5.0, 300.0
 """Seconds by which a node's clock may differ: beyond that the SuperLink refuses it, without a word."""
@@ -35,11 +35,6 @@ class Finding:
     what: str
     well: bool
     text: str
-
-
-def versions() -> dict[str, str]:
-    """What must be equal on all machines."""
-    return {name: version(name) for name in PACKAGES}
 
 
 def examine_node(server: str, folder: Path, data: str) -> Iterator[Finding]:
@@ -68,7 +63,7 @@ def examine_server(folder: Path, state: State, listen: str) -> Iterator[Finding]
     """On the server's machine."""
     yield check_files(folder, ("ca.crt", "server.pem", "server.key"), secret="server.key")
     yield check_certificate(folder)
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    nginx = find_nginx()
     yield Finding("gateway", bool(nginx), nginx or "nginx is not installed: apt install nginx")
     if state.is_held():
         yield Finding("server", True, f"runs, with its state in {state.path}")

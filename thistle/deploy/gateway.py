@@ -18,11 +18,11 @@ from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.runfolder import write_atomically
-from thistle.deploy.doctor import versions
 from thistle.deploy.health import accepts, reachable
 from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
+from thistle.deploy.versions import versions
 from thistle.flower import flower_environment
 
 FLEET = (
@@ -102,15 +102,15 @@ http {{
 
 
 def find_nginx() -> str:
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
-    if not found:
-        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
-    return found
+    """Also where an ordinary user's path does not lead; empty where it is not installed."""
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin") or ""
 
 
 def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
     """nginx in the foreground, in a folder of its own."""
     nginx = find_nginx()
+    if not nginx:
+        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
     folder = state.gateway
     folder.mkdir(exist_ok=True)
     text = CONFIGURATION.format(
