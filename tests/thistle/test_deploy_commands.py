@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import socket
 import sqlite3
 import ssl
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -232,6 +234,7 @@ def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) 
         for path, usual in (("/thistle", b"200"), (f"/{'x' * 2000}", b"404"), ("/v1/fleet/get-run", b"502")):
             assert flood(port, files.ca, path) == {usual, b"503"}
             time.sleep(2.5)  # the burst is forgiven at 200 a second
+        assert post(port, files.ca, "/v1/fleet/register-node") == post(port, files.ca, "/v1/control/start-run") == 404
         assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == versions()  # type: ignore[index]
     finally:
         service.ask_to_end()
@@ -239,6 +242,13 @@ def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) 
     lines = state.access_log.read_text().splitlines()
     assert any('"GET /thistle HTTP/1.1" 200 ' in line for line in lines) and max(map(len, lines)) < 250
     assert not any('" 503 ' in line for line in lines) and "limiting requests" not in service.said()
+
+
+def post(port: int, ca: Path, path: str) -> int:
+    line = http.client.HTTPSConnection("localhost", port, context=ssl.create_default_context(cafile=ca), timeout=30)
+    with closing(line):
+        line.request("POST", path, body=b"x" * 1000)
+        return line.getresponse().status
 
 
 def flood(port: int, ca: Path, path: str) -> set[bytes]:

@@ -5,8 +5,8 @@ credential: only this keeps them from the network. And a SuperNode that hears a 
 SuperLink says while its database is locked: here it becomes a 503, which nodes try again.
 
 What strangers ask for must not fill the disk: what is refused for being too much, or for not being TLS, is not logged;
-a line of the log has a bounded length; and every answer comes by `try_files`, because nginx does a plain `return` before
-it looks at limits.
+a line of the log has a bounded length; and every answer comes by `try_files`, because nginx does a plain `return`
+before it looks at limits.
 """
 
 from __future__ import annotations
