@@ -35,7 +35,7 @@ class Worker:
         self._line: Any = None
 
     def carry_out(self, experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
-        """Returns when the cell, whose folder is prepared, has finished; what interrupts the waiting ends the process."""
+        """Returns when the cell, whose folder is prepared, has finished; what interrupts that ends the process."""
         if self._process is None or not self._process.is_alive():
             self._start()
         try:
