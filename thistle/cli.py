@@ -32,6 +32,7 @@ from thistle.commands import (  # noqa: E402
     sweep,
     watch,
 )
+from thistle.flower import EngineError  # noqa: E402
 from thistle.screen import complain, results  # noqa: E402
 
 app = typer.Typer(
@@ -86,7 +87,15 @@ def main() -> None:
     except UserError as error:
         complain(str(error))
         sys.exit(2)
+    except EngineError as error:
+        complain(str(error))
+        sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:  # not about a file of the user's: a fault of ours, to be shown whole
+            raise
+        complain(f"{error.filename2 or error.filename}: {error.strerror}")
+        sys.exit(2)
     except SystemExit as end:
         sys.exit(143 if terminated else end.code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import pytest
 from PIL import Image
 
 from exchange.runfolder import RunFolder, read_json
-from tests.federations import TINY, model_sha, rounds
+from tests.federations import TINY, model_sha, rounds, run, tiny
+from tests.server.test_federation import Killed, MortalGrid
+from thistle.experiments import cores
 
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
 
@@ -56,6 +59,14 @@ def picture(path: Path) -> None:
     Image.new("L", (8, 8), 7).save(path)
 
 
+def broken_run(out: Path) -> RunFolder:
+    """A run that was killed in its third round of four."""
+    experiment = tiny(out, "broken")
+    with pytest.raises(Killed):
+        run(experiment, MortalGrid(experiment, 3))
+    return RunFolder(out / "broken")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -78,6 +89,11 @@ def picture(path: Path) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:
     assert expected in complaint("run", *arguments, cwd=tmp_path)
+
+
+def test_the_demo_goes_to_the_cluster_that_it_is_given(tmp_path: Path) -> None:
+    line = complaint("demo", "--set", "runtime.ray-address=127.0.0.1:1", cwd=tmp_path)
+    assert "runtime.ray-address" in line and "nobody answers there" in line
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
@@ -142,3 +158,28 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
 
 def test_resume_of_nothing(tmp_path: Path) -> None:
     assert "no run folder there" in complaint("resume", "nowhere", cwd=tmp_path)
+
+
+def test_a_run_that_flwr_began_is_resumed_on_hosts_of_this_machine(tmp_path: Path) -> None:
+    folder = broken_run(tmp_path / "runs")
+    folder.save_experiment(tiny(tmp_path / "runs", "broken", **{"runtime.workers": 0}))
+    done = thistle("resume", "broken", "--engine", "inline", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert folder.load_experiment().runtime.workers == cores()
+    assert model_sha(folder) == model_sha(run(tiny(tmp_path, "whole")))
+
+
+def test_a_deployed_run_does_not_become_a_simulation(tmp_path: Path) -> None:
+    folder = broken_run(tmp_path / "begun")
+    lines = [json.dumps({**line, "detection": None}) + "\n" for line in rounds(folder)]
+    folder.metrics.write_text("".join(lines))
+    before = folder.status.read_bytes()
+    assert "thistle deploy resume" in complaint("resume", str(folder.path), "--engine", "inline", cwd=tmp_path)
+    assert folder.status.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, "made"))
+    (folder.path / "robustness.json").mkdir()
+    line = complaint("evaluate", str(folder.path), "--attacks=natural", "--samples=10", cwd=tmp_path)
+    assert f"{folder.path / 'robustness.json'}: Is a directory" in line

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import shutil
 import socket
 import sqlite3
+import ssl
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from exchange.errors import UserError
-from exchange.runfolder import RunFolder
+from exchange.runfolder import RunFolder, read_json
 from exchange.settings import Value
+from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
+from thistle.addresses import parse_address
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
+from thistle.commands.deploy.members import add_node
+from thistle.commands.deploy.submit import for_server, show
 from thistle.deploy import doctor
+from thistle.deploy.follow import Follower
 from thistle.deploy.gateway import FLEET, gateway
+from thistle.deploy.health import accepts
 from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
-from thistle.flower import free_port
+from thistle.deploy.versions import versions
+from thistle.experiments import make_experiment
+from thistle.flower import Flwr, free_port, write_connection
+from thistle.progress import RunProgress
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +64,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["local", "2", "--malicious", "1", "--attack", "sgn-flip"], "did you mean sign-flip"),
         (["local", "4", "--clients", "3"], "too few"),
         (["clean", "--state", "nowhere"], "not the state"),
-        (["doctor", "--certs", "nowhere", "--server", "x"], "HOST:PORT"),
+        (["doctor", "--certs", "nowhere", "--server", "x"], "--server x: should be HOST:PORT"),
+        (["doctor", "--certs", "nowhere", "--server", "x:70000"], "--server x:70000: should be HOST:PORT"),
     ],
 )
 def test_one_line_and_exit_code_2(
@@ -59,6 +75,37 @@ def test_one_line_and_exit_code_2(
     done = thistle("deploy", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:0", "host:65536", "host:x", "host:８０", "a b:1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UserError, match=f"--server {text}: should be HOST:PORT"):
+        parse_address("--server", text)
+
+
+@pytest.mark.parametrize("text", ["::1:80", "[::1:80", "a;b:1", "a{b:1", "a/b:1", "a\nb:1", "a$b:1", "'a:1"])
+def test_what_would_end_a_line_of_nginx_is_no_address(text: str) -> None:
+    with pytest.raises(UserError, match="should be HOST:PORT"):
+        parse_address("--listen", text)
+
+
+def test_addresses() -> None:
+    assert parse_address("--server", "fl.example.org:8443") == ("fl.example.org", 8443)
+    assert parse_address("--listen", "[::]:443") == ("::", 443)
+    assert parse_address("--listen", "*:443") == ("*", 443)
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_the_doctor_knows_whether_a_port_is_free(host: str, family: socket.AddressFamily) -> None:
+    try:
+        taken = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    name = f"[{host}]" if ":" in host else host
+    listen = f"{name}:{taken.getsockname()[1]}"
+    with taken:
+        assert not doctor.check_free(listen).well
+    assert doctor.check_free(listen).well
 
 
 def test_a_nodes_config_as_flower_reads_it(tmp_path: Path) -> None:
@@ -120,6 +167,28 @@ def test_bindings_are_kept_apart_and_found_by_name_id_and_key(tmp_path: Path, pk
         fingerprint(pki / "ca.crt")
 
 
+def test_two_administrators_do_not_give_away_the_same_clients(tmp_path: Path, pki: Path) -> None:
+    state, members = State(tmp_path / "state"), Members(State(tmp_path / "state"))
+    state.create()
+    state.tell({"ca": "ca.crt"})
+    refused: list[str] = []
+
+    def admit() -> None:
+        try:
+            add_node(pki / "server" / "nodes" / "two.pub", "5-14", state=str(state.path))
+        except UserError as error:
+            refused.append(str(error))
+
+    with state.held():
+        other = Thread(target=admit)
+        with members.alone():
+            other.start()
+            other.join(1.0)  # it must wait, and not look at bindings that are about to change
+            members.bind("17", "0-9", False, "one", "its key")
+        other.join()
+    assert refused == ["--clients 5-14: 5 is one's already"]
+
+
 def test_the_server_asks_for_tls_keys_and_a_secret(tmp_path: Path, pki: Path) -> None:
     state = State(tmp_path / "state")
     state.create()
@@ -146,7 +215,55 @@ def test_the_gateways_configuration_lets_only_nodes_through(tmp_path: Path, pki:
     service = gateway(state, 8000, files, "127.0.0.1:18443", superlink(state, 8000, files))
     subprocess.run([*service.command, "-t"], check=True, capture_output=True)
     text = (state.path / "gateway" / "nginx.conf").read_text()
-    assert "|".join(FLEET) in text and "location / { return 404; }" in text
+    assert "|".join(FLEET) in text
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
+def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) -> None:
+    state, server, port = State(tmp_path / "state"), pki / "server", free_port()
+    state.create()
+    files = ServerFiles(server / "ca.crt", server / "server.pem", server / "server.key")
+    link = superlink(state, free_port(), files)
+    service = gateway(state, free_port(), files, f"127.0.0.1:{port}", link)
+    service.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not accepts(f"127.0.0.1:{port}"):
+            assert time.monotonic() < deadline, service.said()
+            time.sleep(0.05)
+        for path, usual in (("/thistle", b"200"), (f"/{'x' * 2000}", b"404"), ("/v1/fleet/get-run", b"502")):
+            assert flood(port, files.ca, path) == {usual, b"503"}
+            time.sleep(2.5)  # the burst is forgiven at 200 a second
+        assert post(port, files.ca, "/v1/fleet/register-node") == post(port, files.ca, "/v1/control/start-run") == 404
+        assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == versions()  # type: ignore[index]
+    finally:
+        service.ask_to_end()
+        service.end(10.0)
+    lines = state.access_log.read_text().splitlines()
+    assert any('"GET /thistle HTTP/1.1" 200 ' in line for line in lines) and max(map(len, lines)) < 250
+    assert not any('" 503 ' in line for line in lines) and "limiting requests" not in service.said()
+
+
+def post(port: int, ca: Path, path: str) -> int:
+    line = http.client.HTTPSConnection("localhost", port, context=ssl.create_default_context(cafile=ca), timeout=30)
+    with closing(line):
+        line.request("POST", path, body=b"x" * 1000)
+        return line.getresponse().status
+
+
+def flood(port: int, ca: Path, path: str) -> set[bytes]:
+    """What is answered to many requests of one connection, until one of them is too many."""
+    secure = partial(ssl.create_default_context(cafile=ca).wrap_socket, server_hostname="localhost")
+    codes: set[bytes] = set()
+    with socket.create_connection(("127.0.0.1", port)) as plain, secure(plain) as line:
+        line.settimeout(30)
+        for _ in range(18):
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 50)
+            answer = b""
+            while answer.count(b"HTTP/1.1 ") < 50 or not answer.endswith((b"}", b"</html>\r\n")):
+                answer += line.recv(65536)
+            codes |= set(re.findall(rb"HTTP/1.1 (\d+)", answer))
+    return codes
 
 
 def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
@@ -160,13 +277,12 @@ def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
     assert not doctor.check_port("127.0.0.1", 9).well
     late, soon = (time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + shift)) for shift in (3, -20))
     assert doctor.check_clock(late).well and "NTP" in doctor.check_clock(soon).text
-    assert doctor.check_versions(json.dumps(doctor.versions()).encode()).well
-    assert "install the same" in doctor.check_versions(json.dumps({**doctor.versions(), "torch": "1"}).encode()).text
+    assert doctor.check_versions(json.dumps(versions()).encode()).well
+    assert "install the same" in doctor.check_versions(json.dumps({**versions(), "torch": "1"}).encode()).text
     assert not doctor.check_versions(b"<html>").well
 
 
 def test_a_deployed_run_is_not_compared_by_who_attacked(tmp_path: Path) -> None:
-    from tests.federations import run, tiny
     from thistle.figures import Finished
 
     folder = run(tiny(tmp_path))
@@ -189,8 +305,10 @@ def test_cleaning_keeps_what_is_not_finished(tmp_path: Path) -> None:
             "INSERT INTO task VALUES (1, 'a', 5), (2, 'b', NULL); INSERT INTO task_logs VALUES (1, 'x'), (2, 'y');"
             "INSERT INTO fab VALUES ('a', 'x'), ('b', 'y'); INSERT INTO nonce_store VALUES (1);"
         )
-    assert len(list(clean(state))) == 2
-    assert not (state.home / "apps").exists()
+    state.gateway.mkdir()
+    state.access_log.write_text("10.0.0.1\n")
+    assert len(list(clean(state))) == 3
+    assert not (state.home / "apps").exists() and not state.access_log.exists()
     with sqlite3.connect(state.database) as database:
         assert database.execute("SELECT log FROM task_logs").fetchall() == [("y",)]
         assert database.execute("SELECT fab_hash FROM fab").fetchall() == [("b",)]
@@ -201,3 +319,41 @@ def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     offers = iter([("127.0.0.1", 4001), ("127.0.0.1", 4001), ("127.0.0.1", 4002)])
     monkeypatch.setattr(socket.socket, "getsockname", lambda self: next(offers))
     assert [free_port(), free_port()] == [4001, 4002]
+
+
+def test_a_superlink_that_does_not_answer_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    state = State(tmp_path / "state")
+    state.create()
+    write_connection(state.home, f"127.0.0.1:{free_port()}")
+    with state.held():
+        done = thistle("deploy", "submit", "digits-clean", "--quiet", "--state", str(state.path), cwd=tmp_path)
+    assert done.returncode == 1 and "Flower refused the run" in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_whose_end_was_not_heard_has_finished_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror, experiment = RunFolder(tmp_path), tiny(tmp_path / "runs", "good")
+    follower = Follower(Flwr({}), "1", mirror, RunProgress(mirror, 4, quiet=True))
+    show(mirror, follower, experiment)
+    assert f"its folder, on the server, is {tmp_path}/runs/good" in capsys.readouterr().err
+    follower.folder = "/elsewhere/good"
+    show(mirror, follower, experiment)
+    assert "is /elsewhere/good" in capsys.readouterr().err
+    follower._take({"event": "finished", "summary": read_json(run(experiment).summary)})
+    show(mirror, follower, experiment)
+    assert "run folder: /elsewhere/good" in capsys.readouterr().out
+
+
+def test_a_servers_runs_are_where_out_says_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = State(tmp_path / "state")
+    usual, elsewhere = make_experiment("digits-clean", []), make_experiment("digits-clean", ["run.out=other"])
+    assert for_server(usual, server, True, "", 0).run.out == str(server.runs)
+    assert for_server(usual, server, True, "mine", 0).run.out == str(tmp_path / "mine")
+    assert for_server(elsewhere, server, True, "mine", 0).run.out == str(tmp_path / "mine")
+    with pytest.raises(UserError, match="--out"):
+        for_server(elsewhere, server, True, "", 0)
+    again = for_server(usual, server, True, "", 2)
+    assert for_server(again, server, True, "", 2) == again

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from exchange.errors import UserError
+from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json
 from tests.federations import model_sha, run, tiny
 from tests.thistle.test_cli import thistle
@@ -47,6 +48,15 @@ def test_a_model_alone_needs_its_experiment(folder: RunFolder, tmp_path: Path) -
     assert measured.document["samples"] == 50
     show(measured, subject, pictures=False)
     assert (tmp_path / "robustness.json").is_file() and not (tmp_path / "features.png").exists()
+
+
+def test_a_model_needs_neither_the_server_data_nor_the_device_of_its_run(folder: RunFolder, tmp_path: Path) -> None:
+    shutil.copy(folder.model, tmp_path)
+    elsewhere = {"strategy.name": "rofsl", "task.server-data": f"folder:{tmp_path}/gone", "runtime.device": "cuda:7"}
+    trained = folder.load_experiment().flat()
+    RunFolder(tmp_path).save_experiment(Experiment.of({**trained, **elsewhere}))
+    measured = measure(find_subject(str(tmp_path), "runs"), ["natural"], 50, 0.05, None)
+    assert measured.document["model_sha256"] == model_sha(folder)
 
 
 def test_a_model_of_another_network_is_refused(folder: RunFolder, tmp_path: Path) -> None:

@@ -66,6 +66,26 @@ def test_damage_is_passed_over_and_named(tmp_path: Path) -> None:
     file_page(report_data([folder.path], []), "damaged")
 
 
+def test_what_json_cannot_say_is_shown_without_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=2)
+    with folder.experiment.open("a") as file:
+        file.write("[odd]\nday = 2024-05-01\nlimits = [inf, nan, 1.5, true]\n")
+    folder.summary.write_text('{"final_accuracy": 0.5, "max_accuracy": 1e999, "deep": ' + "[" * 500 + "]" * 500 + "}")
+    run = read_run(folder.path, "run")
+    assert run.experiment["odd.day"] == "2024-05-01" and run.experiment["odd.limits"] == [None, None, 1.5, True]
+    assert run.summary["final_accuracy"] == 0.5 and run.summary["max_accuracy"] is None
+    done = CliRunner().invoke(app, ["report", str(folder.path)])
+    assert done.exit_code == 0, done.exception
+    folder.experiment.write_text(f"x = {'[' * 5000}{']' * 5000}")
+    assert read_run(folder.path, "run").problems == ["experiment.toml: cannot be read as TOML"]
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(
+        '{"axes": {}, "cells": [{"folder": "x", "axes": {}, "seed": Infinity}]}'
+    )
+    with pytest.raises(UserError, match="cannot be read as a sweep"):
+        read_sweep(tmp_path / "sweep")
+
+
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "runs" / "run")
     for name in ("metrics.jsonl", "summary.json", "verdicts.jsonl"):
@@ -207,6 +227,12 @@ def test_one_seed_gives_no_test_and_one_axis_no_map(tmp_path: Path) -> None:
     assert single["maps"] == single["bests"] == [] and len(single["table"]) == 1
 
 
+def test_truth_is_written_as_in_the_sweeps_own_tables(tmp_path: Path) -> None:
+    axes: dict[str, list[Any]] = {"strategy.name": ["rfa"], "model.dropout": [True, False]}
+    sweep = read_sweep(write_sweep(tmp_path / "sweep", seeds=1, axes=axes, unfinished=0))
+    assert sweep.axes["model.dropout"] == ["true", "false"]
+
+
 def test_a_cell_outside_of_its_sweep_is_not_read(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "sweep", seeds=1, axes={"strategy.name": ["rfa"]}, unfinished=0)
     plan = json.loads((folder / "sweep.json").read_text())
@@ -269,6 +295,10 @@ def test_what_cannot_be_reported_is_said_in_one_line(tmp_path: Path) -> None:
     write_run(tmp_path / "run", rounds=1)
     done = CliRunner().invoke(app, ["report", "run", "--out", str(tmp_path), "--output", "/proc/no/report.html"])
     assert isinstance(done.exception, UserError) and "--output" in str(done.exception)
+    (tmp_path / "file").write_text("")
+    elsewhere = ["--tensorboard", str(tmp_path / "file")]
+    done = CliRunner().invoke(app, ["report", "run", "--out", str(tmp_path), *elsewhere])
+    assert isinstance(done.exception, UserError) and "--tensorboard" in str(done.exception)
 
 
 def test_names_are_as_long_as_it_takes() -> None:

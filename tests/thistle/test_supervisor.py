@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from thistle.deploy import service as module
-from thistle.deploy.disk import DiskWatch
+from thistle.deploy.disk import LONG, DiskWatch, LogWatch
 from thistle.deploy.reasons import explain
 from thistle.deploy.service import LEASH, Service
 from thistle.deploy.supervisor import Supervisor
@@ -124,6 +124,17 @@ def test_a_service_is_held_while_the_disk_is_full(tmp_path: Path, said: list[str
     watch.least, watch._looked = 0, 0.0
     watch()
     assert not one.on_hold and "open again" in said[-1]
+
+
+def test_a_log_that_is_too_long_is_emptied_under_its_writer(tmp_path: Path, said: list[str]) -> None:
+    long, short = tmp_path / "long", tmp_path / "short"
+    short.write_text("kept\n")
+    with long.open("ab") as writer:
+        writer.truncate(LONG + 1)
+        LogWatch([long, short, tmp_path / "absent"], said.append)()
+        writer.write(b"next\n")
+    assert long.read_text() == "next\n" and short.read_text() == "kept\n"
+    assert len(said) == 1 and "long: emptied" in said[0]
 
 
 def test_flowers_last_words_in_plain_ones() -> None:

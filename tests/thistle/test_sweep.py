@@ -12,9 +12,12 @@ import psutil
 import pytest
 
 from exchange.runfolder import RunFolder, read_json, read_lines
-from tests.federations import TINY
+from tests.federations import TINY, tiny
 from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
+from thistle.flower import EngineError
+from thistle.progress import RunProgress
+from thistle.sweeps.worker import Worker
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -116,6 +119,28 @@ def test_a_broken_cell_stops_nobody_and_is_named(tmp_path: Path) -> None:
         assert len(finished(home)) == 1
     statuses = [row["status"] for row in csv.DictReader((home / "sweep.csv").open())]
     assert statuses == ["finished", "failed"] and "500 | –" in (home / "sweep.md").read_text()
+
+
+def test_a_worker_tells_a_disk_that_fails_from_a_process_that_died(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **{"runtime.workers": 1})
+    folder, unreadable = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "unreadable")
+    folder.create()
+    folder.save_experiment(experiment)
+    unreadable.log.mkdir(parents=True)
+    worker = Worker()
+    try:
+        with pytest.raises(IsADirectoryError):
+            worker.carry_out(experiment, folder, RunProgress(unreadable, 4, quiet=True))
+        assert not our_workers(psutil.Process())
+        worker.carry_out(experiment, folder, RunProgress(folder, 4, quiet=True))
+        assert folder.summary.is_file()
+        worker._process.kill()
+        worker._process.join()
+        worker._process.is_alive = lambda: True  # it dies between the question and the sending
+        with pytest.raises(EngineError, match="exit code -9"):
+            worker.carry_out(experiment, folder, RunProgress(folder, 4, quiet=True))
+    finally:
+        worker.end()
 
 
 def test_ctrl_c_leaves_nothing_behind_and_everything_to_go_on(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from exchange.errors import UserError
 from tests.pages import finish, serving, write_run, write_sweep
 from tests.thistle.test_cli import start
 from thistle.cli import app
+from thistle.report import live
 from thistle.report.live import Reader
 
 
@@ -158,6 +160,29 @@ def test_a_folder_that_vanishes_and_one_that_is_empty(tmp_path: Path) -> None:
     run.path.rename(tmp_path / "away")
     reader.look()
     assert reader.runs == {}
+
+
+def test_one_bad_look_is_told_and_does_not_end_the_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(folder: Path, name: str) -> None:
+        raise ValueError("out of range")
+
+    write_run(tmp_path / "runs" / "a", rounds=1)
+    with serving(tmp_path / "runs") as where:
+        assert len(Events(where).changed()["runs"]) == 1
+        with monkeypatch.context() as broken:
+            broken.setattr(live, "read_run", fail)
+            write_run(tmp_path / "runs" / "b", rounds=1)
+            deadline = time.monotonic() + 30
+            while "out of range" not in caplog.text:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        shown = Events(where)
+        names: set[str] = set()
+        while "b" not in names:
+            names |= {run["name"] for run in shown.changed()["runs"]}
+    assert caplog.text.count("out of range") == 1
 
 
 def test_a_sweep_is_read_again_when_a_cell_ends(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, read_json
+from thistle.commands.options import NewOut, OnEngine, Workers
 from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch, engine_for
 from thistle.screen import results, table
@@ -23,18 +24,18 @@ STRATEGIES = {
 
 
 def demo(
-    out: Annotated[str, typer.Option(help="The folder for run folders; default: runs.")] = "",
+    out: NewOut = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all four runs.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")] = None,
-    engine: Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")] = Engine.RAY,
+    workers: Workers = None,
+    engine: OnEngine = Engine.RAY,
 ) -> None:
     """Train on digits while 60 % of the clients attack: FedAvg, RFA, server data alone and RoFSL."""
     launch = Launch(engine, quiet=False, summary=False)
     whole = make_experiment(PRESET, overrides or [], "demo", out, workers)
     done: dict[str, RunFolder] = {}
-    with engine_for(engine) as runner:
+    with engine_for(engine, whole.runtime.ray_address) as runner:
         launch.check(whole)
         _, home = claim_folder(whole, exact=False)
         for name in STRATEGIES:

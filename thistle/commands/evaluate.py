@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from exchange.errors import UserError
-from exchange.experiment import Experiment
 from exchange.runfolder import write_json
 from thistle.commands.options import Out
 from thistle.screen import attacking, decoding, results, table
@@ -17,7 +16,6 @@ from thistle.screen import attacking, decoding, results, table
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.task import Task
     from thistle.trained import Subject
 
 PAPERS = "natural,fgsm,bim,cw,pgd20"
@@ -76,13 +74,15 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     from attacks.evasion.measure import Adversary, share, share_by_class, survivors
     from exchange.layout import sha256
     from server.evaluation import sample
+    from tasks.task import prepare_task
     from tasks.training import pick_device, to_tensors
     from thistle.trained import read_network
 
     torch.set_num_threads(1)
     experiment = subject.experiment
-    device = pick_device(experiment.runtime.device)
-    task = _task(experiment)
+    device = pick_device("auto")  # where it was trained is no matter
+    with decoding() as progress:
+        task = prepare_task(experiment.task, experiment.seed, server_data=False, progress=progress)
     network = read_network(subject, task.shape, task.classes).to(device)
     pixels, labels = to_tensors(task.dataset.test, device)
     rows = sample(len(labels), samples, experiment.seed).to(device)
@@ -105,14 +105,6 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
         "model_sha256": sha256(network.state_dict()),
     }
     return Measured(document, task.dataset.classes, network, pixels, labels)
-
-
-def _task(experiment: Experiment) -> Task:
-    from strategies.table import needs_server_data
-    from tasks.task import prepare_task
-
-    with decoding() as progress:
-        return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
 
 
 def show(measured: Measured, subject: Subject, pictures: bool) -> None:

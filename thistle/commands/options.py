@@ -6,10 +6,15 @@ from typing import Annotated
 
 import typer
 
+from thistle.launch import Engine
+
 Source = Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+NewOut = Annotated[str, typer.Option("--out", help="The folder for run folders; default: runs.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")]
+OnEngine = Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")]
 Out = Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")]
 ServerState = Annotated[str, typer.Option(help="The server's state folder, where several run here.")]

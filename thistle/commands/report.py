@@ -43,10 +43,7 @@ def report(
     if png:
         _draw(runs, sweeps, Path(png).expanduser())
     if tensorboard:
-        from thistle.report.events import write_events
-
-        write_events(runs, Path(tensorboard).expanduser())
-        results.print(f"for TensorBoard: {tensorboard}", markup=False, soft_wrap=True)
+        _write_events(runs, Path(tensorboard).expanduser())
 
 
 def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
@@ -58,3 +55,13 @@ def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
     except OSError as error:
         raise UserError(f"--png {folder}: cannot be written: {error.strerror}") from None
     results.print(f"pictures: {len(drawn)} in {folder}", markup=False, soft_wrap=True)
+
+
+def _write_events(runs: list[Path], folder: Path) -> None:
+    from thistle.report.events import write_events
+
+    try:
+        write_events(runs, folder)
+    except OSError as error:
+        raise UserError(f"--tensorboard {folder}: cannot be written: {error.strerror}") from None
+    results.print(f"for TensorBoard: {folder}", markup=False, soft_wrap=True)

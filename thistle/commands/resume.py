@@ -9,8 +9,9 @@ import typer
 
 from exchange.errors import UserError
 from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
+from exchange.runfolder import RunFolder, read_lines
 from thistle.commands.options import Out, Quiet
+from thistle.experiments import cores
 from thistle.launch import Engine, Launch, engine_for, show_summary
 
 
@@ -31,16 +32,22 @@ def resume(
         raise typer.Exit(0)
     if folder.is_held():
         raise UserError(f"{folder.path}: this run is still going on")
+    if is_deployed(folder):
+        raise UserError(f"{folder.path}: real nodes train this run; continue it with: thistle deploy resume")
     flat = experiment.flat()
     flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
-    if workers is not None:
-        flat["runtime.workers"] = workers
+    flat["runtime.workers"] = workers or experiment.runtime.workers or cores()
     experiment = Experiment.of(flat)
     launch = Launch(engine, quiet)
     with engine_for(engine, experiment.runtime.ray_address) as runner:
         plan = launch.check(experiment)
         code = launch.carry_out(runner, experiment, folder, plan)
     raise typer.Exit(code)
+
+
+def is_deployed(folder: RunFolder) -> bool:
+    """Whether its rounds were trained by real nodes, of which nobody knows who attacks."""
+    return any("detection" in line and line["detection"] is None for line in read_lines(folder.metrics))
 
 
 def find_run(run: str, out: str) -> RunFolder:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thistle.commands.options import Overrides, Quiet, Source
+from thistle.commands.options import NewOut, OnEngine, Overrides, Quiet, Source, Workers
 from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch, engine_for
 
@@ -15,9 +15,9 @@ def run(
     source: Source,
     overrides: Overrides = None,
     name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, numbered.")] = "",
-    out: Annotated[str, typer.Option(help="The folder for run folders; default: runs.")] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")] = None,
-    engine: Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")] = Engine.RAY,
+    out: NewOut = "",
+    workers: Workers = None,
+    engine: OnEngine = Engine.RAY,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment and keep everything about it in a run folder."""

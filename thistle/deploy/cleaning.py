@@ -30,6 +30,9 @@ def clean(state: State) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
             if size:
                 yield f"{folder}: {size / 2**20:.1f} MiB"
+        if state.access_log.is_file():
+            yield f"{state.access_log}: {state.access_log.stat().st_size / 2**20:.1f} MiB"
+            state.access_log.unlink()
         if state.database.is_file():
             yield _compact(state.database)
 

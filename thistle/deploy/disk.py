@@ -1,16 +1,20 @@
-"""A watch on free disk: a node with a registered key could fill the store, so the gateway closes before it is full."""
+"""A watch on the disk: a node with a registered key could fill the store, so the gateway closes before it is full;
+and strangers could fill the gateway's logs, so these are emptied when they are long."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from thistle.deploy.service import Service
 
 EVERY = 10.0
+LONG = 64 * 2**20
+"""Bytes beyond which a log is emptied."""
 
 
 @dataclass
@@ -33,3 +37,21 @@ class DiskWatch:
         self.service.on_hold = free < self.least
         what = "is closed until there is more" if self.service.on_hold else "is open again"
         self.say(f"{free / 2**30:.1f} GiB are free at {self.folder}: the {self.service.name} {what}")
+
+
+@dataclass
+class LogWatch:
+    """Empties logs that have become long; who writes to them appends, and so goes on at the start."""
+
+    logs: Sequence[Path]
+    say: Callable[[str], None]
+    _looked: float = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._looked < EVERY:
+            return
+        self._looked = time.monotonic()
+        for log in self.logs:
+            if log.is_file() and (size := log.stat().st_size) > LONG:
+                os.truncate(log, 0)
+                self.say(f"{log}: emptied, it had {size / 2**20:.0f} MiB")

@@ -13,15 +13,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.text import printable
+from thistle.addresses import parse_address
+from thistle.deploy.gateway import find_nginx
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
+from thistle.deploy.versions import PACKAGES, versions
 
-PACKAGES = ("flwr", "thistle-fl", "torch")
 PATIENCE = 10.0
 AHEAD, BEHIND = 5.0, 300.0
 """Seconds by which a node's clock may differ: beyond that the SuperLink refuses it, without a word."""
@@ -36,22 +37,17 @@ class Finding:
     text: str
 
 
-def versions() -> dict[str, str]:
-    """What must be equal on all machines."""
-    return {name: version(name) for name in PACKAGES}
-
-
 def examine_node(server: str, folder: Path, data: str) -> Iterator[Finding]:
     """From a node's machine; stops where the next question makes no sense."""
     yield check_files(folder, ("ca.crt", "node.key"), secret="node.key")
-    host, _, port = server.rpartition(":")
-    reached = check_port(host, int(port))
+    host, port = parse_address("--server", server)
+    reached = check_port(host, port)
     yield reached
     if data:
         yield check_data(data)
     if not reached.well or not (folder / "ca.crt").is_file():
         return
-    answer = ask(host, int(port), folder / "ca.crt")
+    answer = ask(host, port, folder / "ca.crt")
     if isinstance(answer, Finding):
         yield answer
         return
@@ -67,7 +63,7 @@ def examine_server(folder: Path, state: State, listen: str) -> Iterator[Finding]
     """On the server's machine."""
     yield check_files(folder, ("ca.crt", "server.pem", "server.key"), secret="server.key")
     yield check_certificate(folder)
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    nginx = find_nginx()
     yield Finding("gateway", bool(nginx), nginx or "nginx is not installed: apt install nginx")
     if state.is_held():
         yield Finding("server", True, f"runs, with its state in {state.path}")
@@ -187,9 +183,10 @@ def check_certificate(folder: Path) -> Finding:
 
 def check_free(listen: str) -> Finding:
     """Whether the gateway could listen there."""
-    host, _, port = listen.rpartition(":")
+    host, port = parse_address("--listen", listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host.strip("[]*"), int(port))):
+        with socket.create_server((host.strip("*"), port), family=family):
             return Finding("port", True, f"{listen} is free")
     except OSError as error:
         return Finding("port", False, f"{listen}: {error.strerror}: choose another --listen")

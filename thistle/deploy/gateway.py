@@ -3,6 +3,10 @@
 Control (start runs, register keys) and Runtime (take tasks) share the SuperLink's port with Fleet, without any
 credential: only this keeps them from the network. And a SuperNode that hears a 500 gives up for ever, which is what a
 SuperLink says while its database is locked: here it becomes a 503, which nodes try again.
+
+What strangers ask for must not fill the disk: what is refused for being too much, or for not being TLS, is not logged;
+a line of the log has a bounded length; and every answer comes by `try_files`, because nginx does a plain `return`
+before it looks at limits.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from pathlib import Path
 
 from exchange.errors import UserError
 from exchange.runfolder import write_atomically
-from thistle.deploy.doctor import versions
 from thistle.deploy.health import accepts, reachable
 from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
+from thistle.deploy.versions import versions
 from thistle.flower import flower_environment
 
 FLEET = (
@@ -47,7 +51,10 @@ error_log stderr warn;
 worker_processes 2;
 events {{ worker_connections 4096; }}
 http {{
-  access_log {folder}/access.log;
+  map $status $kept {{ 400 0; 503 0; default 1; }}
+  map $request $begins {{ "~^(?<first>.{{1,120}})" $first; default ""; }}
+  log_format short '$remote_addr - - [$time_local] "$begins" $status $body_bytes_sent';
+  access_log {folder}/access.log short if=$kept;
   server_tokens off;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
@@ -58,12 +65,15 @@ http {{
   limit_req_zone $binary_remote_addr zone=requests:10m rate={requests}r/s;
   limit_conn_status 503;
   limit_req_status 503;
+  limit_conn_log_level info;
+  limit_req_log_level info;
   upstream superlink {{ server {loopback}:{port}; keepalive 32; }}
   server {{
     listen {listen} ssl;
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     ssl_protocols TLSv1.2 TLSv1.3;
+    root /nowhere;
     client_max_body_size {body};
     client_body_timeout 60s;
     proxy_request_buffering off;
@@ -83,24 +93,25 @@ http {{
       error_page 500 =503 @again;
     }}
     location @again {{ return 503; }}
-    location = /thistle {{ default_type application/json; return 200 '{versions}'; }}
-    location / {{ return 404; }}
+    location = /thistle {{ try_files /nothing @versions; }}
+    location @versions {{ default_type application/json; return 200 '{versions}'; }}
+    location / {{ try_files /nothing =404; }}
   }}
 }}
 """
 
 
 def find_nginx() -> str:
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
-    if not found:
-        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
-    return found
+    """Also where an ordinary user's path does not lead; empty where it is not installed."""
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin") or ""
 
 
 def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
     """nginx in the foreground, in a folder of its own."""
     nginx = find_nginx()
-    folder = state.path / "gateway"
+    if not nginx:
+        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
+    folder = state.gateway
     folder.mkdir(exist_ok=True)
     text = CONFIGURATION.format(
         folder=_plain(folder),

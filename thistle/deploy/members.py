@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,13 @@ class Members:
     """The bindings of a server: node id → clients, own-data, name, key."""
 
     state: State
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else changes them meanwhile: who comes second waits."""
+        with (self.state.path / "bindings.lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def all(self) -> dict[str, dict[str, Any]]:
         if not self.state.bindings.is_file():

@@ -1,8 +1,8 @@
 """Where a server or a node keeps what must survive it.
 
-server/   flwr/ (Flower's home and the address for `flwr`), state.db, bindings.json, superexec.key, nodes.json,
-          server.json (who listens where), logs/, runs/
-node-…/   flwr/, superexec.key, logs/
+server/   flwr/ (Flower's home and the address for `flwr`), state.db, bindings.json, superexec.key,
+          server.json (who listens where), gateway/ (nginx's configuration and its access log), logs/, runs/
+node-…/   flwr/, superexec.key, server.json, logs/
 """
 
 from __future__ import annotations
@@ -47,6 +47,14 @@ class State:
     @property
     def bindings(self) -> Path:
         return self.path / "bindings.json"
+
+    @property
+    def gateway(self) -> Path:
+        return self.path / "gateway"
+
+    @property
+    def access_log(self) -> Path:
+        return self.gateway / "access.log"
 
     @property
     def runs(self) -> Path:

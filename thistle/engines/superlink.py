@@ -21,6 +21,7 @@ from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import nest
 from exchange.text import last_line
+from thistle.addresses import parse_address
 from thistle.engines.keeper import sweep
 from thistle.flower import EngineError, Flwr, flower_environment, free_port, tool, write_connection
 from thistle.staging import stage_app, stage_code
@@ -137,11 +138,9 @@ class PrivateSuperLink:
 
 def check_address(address: str) -> None:
     """Whether a Ray cluster could be there; Ray itself would try for a minute, and say it at length."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"runtime.ray-address = {address!r}: should be HOST:PORT, as `ray start --head` shows it")
+    where = parse_address("runtime.ray-address =", address, "as `ray start --head` shows it")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection(where, timeout=5).close()
     except OSError as error:
         raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
@@ -22,11 +23,14 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from exchange.errors import UserError
+from exchange.text import printable
 from thistle.report.clients import Truth, VerdictLog, client_map
 from thistle.report.page import POLICY, bokeh_script, live_page, page_script
 from thistle.report.reading import inside, is_abandoned, read_run, run_id
 from thistle.report.sources import distinct_names, is_sweep, runs_below
 from thistle.report.sweeps import as_page, read_sweep
+
+logger = logging.getLogger("thistle")
 
 EVERY = 0.5
 """Seconds between two looks at the folders."""
@@ -74,6 +78,17 @@ class Reader:
         self.runs: dict[str, Watched] = {}
         self.sweeps, self.sweep_version = "[]", 0
         self._sweeps_seen: tuple = ()
+        self._told = ""
+
+    def look_again(self) -> None:
+        """What goes wrong is told once; the page shows what was read before."""
+        try:
+            self.look()
+            self._told = ""
+        except Exception as error:
+            if self._told != str(error):
+                logger.warning("not read: %s: %s", type(error).__name__, printable(error, 400))
+            self._told = str(error)
 
     def look(self) -> None:
         """One pass over everything."""
@@ -159,10 +174,10 @@ def make_app(roots: Sequence[Path], host: str) -> FastAPI:
     async def watching(_: FastAPI) -> AsyncIterator[None]:
         async def keep_looking() -> None:
             while True:
-                await asyncio.to_thread(reader.look)
+                await asyncio.to_thread(reader.look_again)
                 await asyncio.sleep(EVERY)
 
-        await asyncio.to_thread(reader.look)
+        await asyncio.to_thread(reader.look_again)
         task = asyncio.create_task(keep_looking())
         yield
         task.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ QUIET = 10.0
 """Seconds without news after which we ask whether a run's process is alive."""
 HUGE = 1e300
 """Beyond this, sums and differences in a chart would overflow."""
+DEEP = 20
+"""Levels of what is shown as it stands: settings and summaries have three."""
 COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
 
 
@@ -80,6 +83,19 @@ def number(value: Any) -> float | None:
     return value if good else None
 
 
+def plain(value: Any, deep: int = DEEP) -> Any:
+    """The value as JSON can say it: what is not finite, or nested too deep, is null; dates and the like are text."""
+    if isinstance(value, dict | list) and deep == 0:
+        return None
+    if isinstance(value, dict):
+        return {str(key): plain(one, deep - 1) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one, deep - 1) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
 def parse(text: bytes) -> dict[str, Any] | None:
     """A JSON object, or nothing; what some writers call NaN is null."""
     try:
@@ -99,7 +115,7 @@ def read_object(folder: Path, name: str, problems: list[str]) -> dict[str, Any]:
     value = parse(path.read_bytes())
     if value is None:
         problems.append(f"{name}: cannot be read as JSON")
-    return value or {}
+    return plain(value) if value else {}
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -154,8 +170,8 @@ def _changed(folder: Path) -> float:
 def _experiment(folder: Path, problems: list[str]) -> dict[str, Any]:
     path = inside(folder, "experiment.toml")
     try:
-        return read_file(path) if path else {}
-    except UserError:
+        return plain(read_file(path)) if path else {}
+    except (UserError, RecursionError):
         problems.append("experiment.toml: cannot be read as TOML")
         return {}
 

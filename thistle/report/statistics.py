@@ -11,8 +11,13 @@ LEVEL = 0.05
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and its standard error; one value has none."""
-    return fmean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None
+    """The mean and its standard error."""
+    return fmean(values), standard_error(values)
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of their mean; one value has none."""
+    return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
 
 
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

@@ -18,13 +18,9 @@ from typing import Any
 from exchange.errors import UserError
 from thistle.report.reading import Run, inside, number, read_run
 from thistle.report.statistics import LEVEL, holm, mean_and_error, welch
+from thistle.sweeps.cells import show
 
 SKEW = ("task.alpha", "task.partition", "task.shards")
-
-
-def shown(value: Any) -> str:
-    """An axis value as people write it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -71,12 +67,12 @@ def read_sweep(folder: Path) -> Sweep:
     """The sweep as far as it has come."""
     try:
         plan = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        axes = {str(key): [shown(value) for value in values] for key, values in plan["axes"].items()}
+        axes = {str(key): [show(value) for value in values] for key, values in plan["axes"].items()}
         cells = [
-            (str(cell["folder"]), {str(k): shown(v) for k, v in cell["axes"].items()}, int(cell["seed"]))
+            (str(cell["folder"]), {str(k): show(v) for k, v in cell["axes"].items()}, int(cell["seed"]))
             for cell in plan["cells"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'sweep.json'}: cannot be read as a sweep: {error!r}") from None
     problems: list[str] = []
     grouped: dict[tuple, list[Run]] = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from exchange.runfolder import read_lines
 from exchange.settings import Value
+from thistle.report.statistics import mean_and_error, standard_error
 from thistle.sweeps.cells import show
 from thistle.sweeps.files import Axis
 from thistle.sweeps.tables import Grid, Result
@@ -49,7 +50,7 @@ def draw_final(grid: Grid, path: Path) -> None:
         for number, chosen in enumerate(rows):
             values = [grid.values({**chosen, axis.name: value}, metric) for value in axis.values]
             means = [fmean(one) if one else math.nan for one in values]
-            errors = [_error(one) for one in values]
+            errors = [standard_error(one) or 0.0 for one in values]
             if _is_numeric(axis):
                 axes.errorbar(axis.values, means, errors, marker="o", ms=3, capsize=2, lw=1.2, label=_title(chosen))
             else:
@@ -82,11 +83,8 @@ def _curve(results: Sequence[Result]) -> list[tuple[int, float, float]]:
     if not runs:
         return []
     common = sorted(set.intersection(*(set(run) for run in runs)))
-    return [(number, fmean(run[number] for run in runs), _error([run[number] for run in runs])) for number in common]
-
-
-def _error(values: Sequence[float]) -> float:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    found = [(number, *mean_and_error([run[number] for run in runs])) for number in common]
+    return [(number, mean, error or 0.0) for number, mean, error in found]
 
 
 def _is_numeric(axis: Axis) -> bool:

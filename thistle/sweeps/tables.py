@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from exchange.runfolder import read_json, write_atomically, write_json
 from exchange.settings import Value
+from thistle.report.statistics import mean_and_error
 from thistle.sweeps.cells import Cell, show
 from thistle.sweeps.expectations import Finding
 from thistle.sweeps.files import Axis, Sweep
@@ -162,9 +161,10 @@ def spread(values: Sequence[float], wanted: int) -> str:
     """`91.2 ± 0.4` in per cent: mean and standard error; how many there are where some are missing."""
     if not values:
         return "–"
-    error = f" ± {100 * stdev(values) / math.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+    mean, error = mean_and_error(values)
+    around = "" if error is None else f" ± {100 * error:.1f}"
     missing = f" ({len(values)} of {wanted})" if len(values) < wanted else ""
-    return f"{100 * fmean(values):.1f}{error}{missing}"
+    return f"{100 * mean:.1f}{around}{missing}"
 
 
 def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str, str], home: Path) -> None:

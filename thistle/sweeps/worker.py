@@ -23,6 +23,8 @@ from thistle.progress import RunProgress
 
 LOOK = 0.1
 """Seconds between two looks at the run folder."""
+GRACE = 10.0
+"""Seconds that a process has to end after it hung up."""
 
 
 class Worker:
@@ -33,19 +35,19 @@ class Worker:
         self._line: Any = None
 
     def carry_out(self, experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
-        """Returns when the cell has finished; whatever interrupts the waiting ends the process."""
+        """Returns when the cell, whose folder is prepared, has finished; what interrupts that ends the process."""
         if self._process is None or not self._process.is_alive():
             self._start()
         try:
-            folder.create(again=True)
-            folder.save_experiment(experiment)  # and the modules of the user's that it names: the process knows none
             self._line.send(experiment.flat())
             while not self._line.poll(LOOK):
                 progress.update()
             problem = self._line.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            raise EngineError(f"its process died (exit code {self._process.exitcode})") from None
+        except (EOFError, ConnectionError):
+            self._process.join(GRACE)
+            code = self._process.exitcode
+            self.end()
+            raise EngineError(f"its process died (exit code {code})") from None
         except BaseException:
             self.end()
             raise

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from exchange.errors import UserError
+from thistle.addresses import parse_address
 from thistle.deploy.state import State, root
 from thistle.screen import results
 
@@ -23,9 +24,7 @@ def doctor(
     from thistle.deploy.doctor import examine_node, examine_server
 
     folder = certs.expanduser().absolute()
-    host, _, port = (server or listen).rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--{'server' if server else 'listen'} {server or listen}: should be HOST:PORT")
+    parse_address("--server" if server else "--listen", server or listen)
     if server:
         findings = examine_node(server, folder, data)
     elif (folder / "node.key").is_file():

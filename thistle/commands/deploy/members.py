@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 
 from exchange.errors import UserError
+from thistle.commands.options import ServerState
 from thistle.deploy.follow import shown_environment
 from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
 from thistle.flower import NAME, Flwr, flower_environment
 from thistle.screen import results, say
-
-WHERE = "The server's state folder, where several run here."
 
 
 def add_node(
@@ -25,7 +24,7 @@ def add_node(
         bool, typer.Option("--own-data", help="It trains on data of its own: believe its sizes, up to a limit.")
     ] = False,
     name: Annotated[str, typer.Option(help="What to call it; default: the key's name.")] = "",
-    state: Annotated[str, typer.Option(help=WHERE)] = "",
+    state: ServerState = "",
 ) -> None:
     """Admit a node by its key, and bind clients to it; again: bind other clients. Runs that start later heed it."""
     if not key.is_file():
@@ -35,27 +34,29 @@ def add_node(
     if "ca" not in server.told():
         raise UserError(f"{server.path}: a server on loopback without certificates knows no keys")
     members = Members(server)
-    node = next((node for node, said in members.all().items() if said.get("key") == mark), "")
-    members.check(clients, but=node)
-    if not node:
-        flwr = Flwr(flower_environment(server.home))
-        command = ["flwr", "supernode", "register", str(key), NAME, "--name", name]
-        say(f"$ {shown_environment(flwr)} {shlex.join(command)}")
-        node = register(flwr, key, name)
-    members.bind(node, clients, own_data, name, mark)
+    with members.alone():
+        node = next((node for node, said in members.all().items() if said.get("key") == mark), "")
+        members.check(clients, but=node)
+        if not node:
+            flwr = Flwr(flower_environment(server.home))
+            command = ["flwr", "supernode", "register", str(key), NAME, "--name", name]
+            say(f"$ {shown_environment(flwr)} {shlex.join(command)}")
+            node = register(flwr, key, name)
+        members.bind(node, clients, own_data, name, mark)
     results.print(f"{name} (node {node}) runs clients {clients}", markup=False, soft_wrap=True)
 
 
 def revoke(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Its name, its id or its public key's file.")],
-    state: Annotated[str, typer.Option(help=WHERE)] = "",
+    state: ServerState = "",
 ) -> None:
     """Shut a node out for ever: its key cannot be admitted again."""
     server = running_server(state)
     members = Members(server)
-    found = members.find(node)
-    flwr = Flwr(flower_environment(server.home))
-    say(f"$ {shown_environment(flwr)} {shlex.join(['flwr', 'supernode', 'unregister', found, NAME])}")
-    unregister(flwr, found)
-    members.drop(found)
+    with members.alone():
+        found = members.find(node)
+        flwr = Flwr(flower_environment(server.home))
+        say(f"$ {shown_environment(flwr)} {shlex.join(['flwr', 'supernode', 'unregister', found, NAME])}")
+        unregister(flwr, found)
+        members.drop(found)
     results.print(f"{node} (node {found}) is shut out; to come back it needs a new key", markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from exchange.errors import UserError
+from thistle.addresses import parse_address
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State, root
@@ -36,9 +37,7 @@ def node(
     for file in ("ca.crt", "node.key"):
         if not (folder / file).is_file():
             raise UserError(f"--certs {folder}: has no {file}; it should be a node's folder of thistle certs")
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--server {server}: should be HOST:PORT")
+    parse_address("--server", server)
     name = name or folder.name
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise UserError(f"--name {name}: should be a plain name")

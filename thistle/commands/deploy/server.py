@@ -10,7 +10,8 @@ import typer
 
 from exchange.errors import UserError
 from exchange.runfolder import write_json
-from thistle.deploy.disk import DiskWatch
+from thistle.addresses import parse_address
+from thistle.deploy.disk import DiskWatch, LogWatch
 from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
 from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
@@ -32,7 +33,7 @@ def server(
 ) -> None:
     """Run the federation's server with TLS and node authentication."""
     files = server_files(certs)
-    _check_listen(listen)
+    parse_address("--listen", listen, "such as 0.0.0.0:8443")
     place = State(Path(state).expanduser().absolute() if state else root() / "server")
     place.create()
     with place.held():
@@ -56,6 +57,7 @@ def server(
         supervisor = Supervisor(services, say)
         if door:
             supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, say))
+            supervisor.chores.append(LogWatch([place.access_log, door.log], say))
         with contextlib.suppress(KeyboardInterrupt), supervisor:
             supervisor.run(lambda: say(_welcome(files, listen, port, no_gateway)))
 
@@ -67,12 +69,6 @@ def server_files(folder: Path) -> ServerFiles:
         if not (folder / name).is_file():
             raise UserError(f"--certs {folder}: has no {name}; it should be the folder `server` of thistle certs")
     return ServerFiles(folder / "ca.crt", folder / "server.pem", folder / "server.key")
-
-
-def _check_listen(listen: str) -> None:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or any(c in listen for c in " ;{}"):
-        raise UserError(f"--listen {listen}: should be ADDRESS:PORT, such as 0.0.0.0:8443")
 
 
 def _welcome(files: ServerFiles, listen: str, port: int, no_gateway: bool) -> str:

@@ -14,6 +14,7 @@ import typer
 from exchange.errors import UserError
 from exchange.experiment import Experiment
 from exchange.runfolder import RunFolder, nest
+from exchange.settings import Run
 from thistle.commands.options import Overrides, Quiet, ServerState, Source
 from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
@@ -42,7 +43,7 @@ def submit(
     """Run an experiment on the federation; exit code 0 only if the run really finished."""
     experiment = make_experiment(source, overrides or [], name)
     server = running_server(state)
-    experiment = _for_server(experiment, server, bool(name), out, nodes)
+    experiment = for_server(experiment, server, bool(name), out, nodes)
     if experiment.attack.kind != "none" and not quiet:
         say("attack.*: real nodes do not take orders from an experiment; who attacks, its node's --role says")
     raise typer.Exit(_carry_out(server, experiment, quiet))
@@ -73,11 +74,14 @@ def _wait_for_its_end(folder: RunFolder) -> None:
         time.sleep(0.5)
 
 
-def _for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
-    """With a run folder beside the ServerApp."""
+def for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
+    """With a run folder beside the ServerApp, which works in a folder of its own."""
+    usual = str(server.runs)
+    if not out and experiment.run.out not in (str(Path(Run().out).resolve()), usual):
+        raise UserError(f"run.out = {experiment.run.out!r}: where a server keeps its runs is said with --out")
     name = experiment.run.name if named else f"{experiment.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    flat = experiment.flat() | {"run.name": name, "run.out": out or str(server.runs), "runtime.workers": nodes}
-    return Experiment.of(flat)
+    place = str(Path(out).expanduser().absolute()) if out else usual
+    return Experiment.of(experiment.flat() | {"run.name": name, "run.out": place, "runtime.workers": nodes})
 
 
 def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
@@ -115,8 +119,16 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with: flwr stop {run_id} {NAME}")
         raise
     if not quiet:
-        show_summary(mirror, follower.folder)
+        show(mirror, follower, experiment)
     return 0
+
+
+def show(mirror: RunFolder, follower: Follower, experiment: Experiment) -> None:
+    """The summary; where the log stream broke before it came, at least where it is."""
+    if mirror.summary.is_file():
+        show_summary(mirror, follower.folder)
+    else:
+        say(f"the run has finished; its summary was not heard: {_where(follower, experiment)}")
 
 
 def _where(follower: Follower | None, experiment: Experiment) -> str:
