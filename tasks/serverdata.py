@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from exchange.errors import UserError
 from exchange.randomness import numpy_rng
 from exchange.settings import Task
+from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
 
 FORMS = "none, rendered, folder:PATH, npz:PATH or holdout:N"
@@ -98,31 +99,12 @@ def _from_source(task: Task, dataset: Dataset) -> Images:
     from tasks.sources import read_source
 
     source = read_source(task.server_data, task.data_dir, need_test=False, key="task.server-data")
-    own = match_classes(source.classes, dataset.classes, task.server_data)
+    own = match_classes(source.classes, dataset.classes, f"task.server-data = {task.server_data}")
     parts = [part for part in (source.train, source.test) if len(part)]
     if not parts:
         raise UserError(f"task.server-data = {task.server_data} has no images; put some there, or use none")
     pixels = parts[0].pixels if len(parts) == 1 else np.concatenate([part.pixels for part in parts])
     return Images(pixels, own[np.concatenate([part.labels for part in parts])])
-
-
-def match_classes(theirs: tuple[str, ...], ours: tuple[str, ...], spec: str) -> np.ndarray:
-    """Our label of each of their classes: the same name, or else the only one that differs in case alone."""
-    labels = [_label_of(name, ours) for name in theirs]
-    unknown = [name for name, label in zip(theirs, labels, strict=True) if label is None]
-    if unknown:
-        raise UserError(
-            f"task.server-data = {spec} has classes that the task lacks: {', '.join(unknown)}; "
-            f"rename or remove them, the task's are {', '.join(ours)}"
-        )
-    return np.array(labels, dtype=np.int64)
-
-
-def _label_of(name: str, ours: tuple[str, ...]) -> int | None:
-    if name in ours:
-        return ours.index(name)
-    alike = [label for label, own in enumerate(ours) if own.casefold() == name.casefold()]
-    return alike[0] if len(alike) == 1 else None
 
 
 def _convert(images: Images, shape: tuple[int, int, int]) -> Images:

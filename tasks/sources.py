@@ -22,6 +22,7 @@ from exchange.own import content_of, is_own, make_own, wrong_result
 from exchange.randomness import seed_for
 from tasks import archive, vision
 from tasks.cache import Progress, Reader, Workspace, cached
+from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
 from tasks.folder import read_folder
 from tasks.npz import WANTED, put_arrays, read_npz
@@ -83,10 +84,7 @@ def _read(name: str, data_dir: str, need_test: bool, progress: Progress | None, 
 
 def map_classes(dataset: Dataset, classes: tuple[str, ...], where: str) -> Dataset:
     """Relabel somebody's own data, by class name, to the federation's order. `where` names it in an error."""
-    unknown = [name for name in dataset.classes if name not in classes]
-    if unknown:
-        raise UserError(f"{where}: class {unknown[0]!r} is not one of the federation's: {', '.join(classes)}")
-    table = np.array([classes.index(name) for name in dataset.classes], dtype=np.int64)
+    table = match_classes(dataset.classes, classes, where)
     train, test = (Images(images.pixels, table[images.labels]) for images in (dataset.train, dataset.test))
     return replace(dataset, classes=classes, train=train, test=test)
 

@@ -56,5 +56,5 @@ def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
 
 def test_a_class_that_the_federation_lacks_is_refused(tmp_path: Path) -> None:
     experiment = tiny(tmp_path)
-    with pytest.raises(UserError, match="class '13' is not one of the federation's"):
+    with pytest.raises(UserError, match="has classes that the task lacks: 13;"):
         run(experiment, OwnDataGrid(experiment, own(tmp_path, ["3", "13"])))

@@ -14,8 +14,9 @@ from PIL import Image
 
 from exchange.errors import UserError
 from exchange.settings import Task
+from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
-from tasks.serverdata import _font_path, load_server_data, match_classes, stratified
+from tasks.serverdata import _font_path, load_server_data, stratified
 
 DIGITS = tuple("0123456789")
 

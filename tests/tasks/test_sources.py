@@ -285,7 +285,9 @@ def test_classes_are_mapped_by_name() -> None:
     mapped = map_classes(own, ("ant", "bee", "cat"), "node 7")
     assert mapped.classes == ("ant", "bee", "cat")
     assert mapped.train.labels.tolist() == [2, 0, 2]
-    with pytest.raises(UserError, match="node 7: class 'cat' is not one of the federation's: ant, bee"):
+    with pytest.raises(
+        UserError, match="node 7 has classes that the task lacks: cat; rename or remove them, the task's are ant, bee"
+    ):
         map_classes(own, ("ant", "bee"), "node 7")
 
 
