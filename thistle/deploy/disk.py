@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +18,31 @@ LONG = 64 * 2**20
 """Bytes beyond which a log is emptied."""
 
 
+class Watch(ABC):
+    """Called at every turn of the supervisor, it looks every few seconds."""
+
+    _looked = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._looked >= EVERY:
+            self._looked = time.monotonic()
+            self.look()
+
+    @abstractmethod
+    def look(self) -> None:
+        """Now."""
+
+
 @dataclass
-class DiskWatch:
+class DiskWatch(Watch):
     """Holds a service while less than `least` bytes are free."""
 
     folder: Path
     least: int
     service: Service
     say: Callable[[str], None]
-    _looked: float = 0.0
 
-    def __call__(self) -> None:
-        if time.monotonic() - self._looked < EVERY:
-            return
-        self._looked = time.monotonic()
+    def look(self) -> None:
         free = shutil.disk_usage(self.folder).free
         if (free < self.least) == self.service.on_hold:
             return
@@ -40,17 +52,13 @@ class DiskWatch:
 
 
 @dataclass
-class LogWatch:
+class LogWatch(Watch):
     """Empties logs that have become long; who writes to them appends, and so goes on at the start."""
 
     logs: Sequence[Path]
     say: Callable[[str], None]
-    _looked: float = 0.0
 
-    def __call__(self) -> None:
-        if time.monotonic() - self._looked < EVERY:
-            return
-        self._looked = time.monotonic()
+    def look(self) -> None:
         for log in self.logs:
             if log.is_file() and (size := log.stat().st_size) > LONG:
                 os.truncate(log, 0)
