@@ -4,8 +4,7 @@
 
 Stock Flower: one SuperNode a client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
 cohort grid, guard, its own FedAvg, records, checkpoint), only that its clients echo. Seconds from the end of one round
-to the end of the next, in real runs, one after the other; Ray is up before the clock starts. The floor
-(overhead_floor.py): Flower's objects made once a client, two Ray actors and a mean, nothing else.
+to the end of the next, in real runs, one after the other; Ray is up before the clock starts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[0:0] = [str(HERE.parent)]
 
-from benchmarks.overhead_floor import floor  # noqa: E402
 from benchmarks.round import ENDLESS, ended_by_signals  # noqa: E402
 from benchmarks.round_contenders import Flowered, submit_app  # noqa: E402
 from exchange.experiment import Experiment  # noqa: E402
@@ -111,9 +109,9 @@ def echo_experiment(clients: int, folder: Path) -> Experiment:
     )
 
 
-def report(ours: dict[int, list[float]], theirs: dict[int, list[float]], least: dict[int, list[float]]) -> None:
+def report(ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> None:
     print(f"\nechoes of {FLOATS} floats: seconds a round, median (min … max) of n")
-    print(f"{'clients':>8}  {'thistle':<30}{'ms/client':>10}  {'floor':<30}{'stock':<30}{'stock/thistle':>14}")
+    print(f"{'clients':>8}  {'thistle':<30}{'ms/client':>10}  {'stock':<30}{'stock/thistle':>14}")
 
     def shown(seconds: list[float] | None) -> str:
         if not seconds:
@@ -125,8 +123,7 @@ def report(ours: dict[int, list[float]], theirs: dict[int, list[float]], least: 
         each = f"{statistics.median(mine) / clients * 1e3:.2f}" if mine else "-"
         ratio = f"{statistics.median(other) / statistics.median(mine):.1f}" if mine and other else "-"
         goal = f"  (wanted: at least {WANTED[1]})" if clients == WANTED[0] and mine and other else ""
-        others = f"{shown(least.get(clients)):<30}{shown(other):<30}"
-        print(f"{clients:>8}  {shown(mine):<30}{each:>10}  {others}{ratio:>14}{goal}")
+        print(f"{clients:>8}  {shown(mine):<30}{each:>10}  {shown(other):<30}{ratio:>14}{goal}")
     if len(ours) > 2:
         slope, fixed = np.polyfit(list(ours), [statistics.median(seconds) for seconds in ours.values()], 1)
         print(f"thistle, a straight line through them: {fixed:.3f} s + {slope * 1e3:.3f} ms a client")
@@ -142,19 +139,17 @@ def main() -> None:
     sizes, stock_sizes = ([int(n) for n in text.split(",") if n] for text in (options.sizes, options.stock_sizes))
     ours: dict[int, list[float]] = {}
     theirs: dict[int, list[float]] = {}
-    least: dict[int, list[float]] = {}
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="overhead-") as name:
         os.environ["THISTLE_CACHE"] = str(Path(name) / "cache")
         for clients in sorted({*sizes, *stock_sizes}):
             if clients in sizes:
                 print(f"thistle, {clients} clients", file=sys.stderr)
                 ours[clients] = thistle(clients, options.rounds, Path(name))
-                least[clients] = floor(clients, FLOATS, options.rounds)
             if clients in stock_sizes:
                 print(f"stock, {clients} clients", file=sys.stderr)
                 rounds = options.stock_rounds if clients > MANY else options.rounds
                 theirs[clients] = stock(clients, rounds, Path(name))
-        report(ours, theirs, least)
+        report(ours, theirs)
 
 
 if __name__ == "__main__":

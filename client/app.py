@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from attacks.roles import SIMULATED, node_orders, orders
 from client import calibrated, honest, malicious, workers
 from client.data import OWN, find_share
-from client.limits import Watchdog, time_limit
+from client.limits import Alarm, Watchdog
 from client.terms import local_terms
 from client.work import cached_model, experiment_of
 from exchange.cohort import ACTION, pack_replies, unpack_request
@@ -76,11 +76,15 @@ def _make_ready(config: ConfigRecord, context: Context) -> torch.device:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
+    return _train_as(int(context.node_config["partition-id"]), message, context, experiment_of(context))
+
+
+def _train_as(client: int, message: Message, context: Context, experiment: Experiment) -> Message:
+    """By the app of the client's kind."""
     config = config_of(message)
-    experiment = local_terms(experiment_of(context), config, context.node_config)
-    client = int(context.node_config["partition-id"])
     number = int(config["server-round"])  # type: ignore[arg-type]
-    return APPS[role(client, number, experiment, context.node_config)](message, context)
+    local = local_terms(experiment, config, context.node_config)
+    return APPS[role(client, number, local, context.node_config)](message, context)
 
 
 @app.train(ACTION)
@@ -90,25 +94,33 @@ def train_cohort(message: Message, context: Context) -> Message:
 
 
 def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDict | BaseException | str]]:
-    limit = experiment_of(context).client.time_limit
+    experiment = experiment_of(context)
+    limit = experiment.client.time_limit
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
     _make_ready(cast(ConfigRecord, next(iter(contents.values()))[CONFIG]), context)  # not at a client's expense
-    with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog:
+    node_config = {**context.node_config, **({SIMULATED: True} if _in_ray() else {})}
+    with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog, Alarm() as alarm:
         for client, content in contents.items():
             left = over - time.time()
             if left <= 0:
                 yield client, "timeout"
                 continue
             watchdog.watch()
+            asked, own = _message_for(client, message, content), _context_for(client, context, node_config)
             try:
-                with time_limit(min(limit, left)):
-                    reply = train(_message_for(client, message, content), _context_for(client, context))
-                yield client, reply.content if reply.has_content() else str(reply.error.reason)
+                alarm.set(min(limit, left))
+                try:
+                    reply = _train_as(client, asked, own, experiment)
+                finally:
+                    alarm.clear()
+                result = reply.content if reply.has_content() else str(reply.error.reason)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit and a cut-off included
                 yield client, error
+            else:
+                yield client, result
 
 
 def _in_users_process(context: Context) -> bool:
@@ -130,12 +142,12 @@ def _message_for(client: int, message: Message, content: RecordDict) -> Message:
     return Message(metadata=metadata, content=content)  # type: ignore[call-overload]
 
 
-def _context_for(client: int, context: Context) -> Context:
+def _context_for(client: int, context: Context, node_config: Mapping[str, Value]) -> Context:
     """The context that goes with it; nothing is kept on a host between rounds."""
     return Context(
         run_id=context.run_id,
         node_id=client,
-        node_config={**context.node_config, "partition-id": client, **({SIMULATED: True} if _in_ray() else {})},
+        node_config={**node_config, "partition-id": client},
         state=RecordDict(),
         run_config=context.run_config,
     )

@@ -7,8 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 GRACE = 5.0
@@ -46,30 +44,40 @@ class Watchdog:
             self._set_at = now
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise CutOff in the block after `seconds`. Signals reach a process's main thread only: elsewhere, do nothing."""
-    if threading.current_thread() is threading.main_thread():
-        with _alarm(seconds):
-            yield
-    else:
-        yield
+class Alarm:
+    """Raises CutOff in a client that takes too long, one client after the other.
 
+    Signals reach a process's main thread only: elsewhere it does nothing. Another's alarm is put back at the end.
+    """
 
-@contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """CutOff after `seconds`; another's alarm is put back afterwards."""
+    def __enter__(self) -> Alarm:
+        self._seconds = 0.0
+        self._heard = threading.current_thread() is threading.main_thread()
+        if self._heard:
+            self._handler = signal.signal(signal.SIGALRM, self._ring)
+            self._other = signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self._began = time.monotonic()
+        return self
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise CutOff(f"cut off after {seconds:.6g} s (client.limit, client.timeout)")
-
-    handler = signal.signal(signal.SIGALRM, ring)
-    began = time.monotonic()
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, handler)
+    def __exit__(self, *_: object) -> None:
+        if not self._heard:
+            return
+        self.clear()
+        signal.signal(signal.SIGALRM, self._handler)
+        left, interval = self._other
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-6), interval)
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - self._began), 1e-6), interval)
+
+    def set(self, seconds: float) -> None:
+        """A client begins, and has so many seconds."""
+        self._seconds = seconds
+        if self._heard:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def clear(self) -> None:
+        """It has ended."""
+        if self._heard:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        raise CutOff(f"cut off after {self._seconds:.6g} s (client.limit, client.timeout)")

@@ -21,8 +21,8 @@ NODE_KEYS = ("objective", "calibration", "epsilon", "step", "steps")
 
 def local_terms(experiment: Experiment, config: ConfigRecord, node_config: Mapping[str, Value]) -> Experiment:
     """The experiment as this client carries it out."""
-    sent = tuple((key, config[key]) for key in TERMS if key in config)
-    if sent:
+    if not config.keys().isdisjoint(TERMS):
+        sent = tuple((key, config[key]) for key in TERMS if key in config)
         experiment = _changed(experiment, sent)  # type: ignore[arg-type]
     return node_terms(experiment, node_config) if node_config.get("role") == "calibrated" else experiment
 

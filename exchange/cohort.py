@@ -52,11 +52,11 @@ def unpack_request(content: RecordDict) -> dict[int, RecordDict]:
     return {c: RecordDict({**shared, **own[str(c)]}) if str(c) in own else plain for c in ids}
 
 
-def pack_replies(replies: Iterable[tuple[int, RecordDict | BaseException | str]]) -> RecordDict:
+def pack_replies(replies: Iterable[tuple[int, Mapping[str, Record] | BaseException | str]]) -> RecordDict:
     """One host's reply: the records, or the failure, of each of its clients."""
     packed: dict[str, Record] = {}
     for client, reply in replies:
-        if isinstance(reply, RecordDict):
+        if isinstance(reply, Mapping):
             packed |= {f"{client}/{name}": record for name, record in reply.items()}
         else:
             packed[f"{client}/{FAILURE}"] = ConfigRecord({"reason": describe(reply)})
@@ -70,7 +70,7 @@ def describe(failure: BaseException | str) -> str:
     return last_line(f"{type(failure).__name__}: {failure}")
 
 
-def unpack_replies(content: RecordDict, ids: Iterable[int]) -> Iterator[tuple[int, RecordDict | str]]:
+def unpack_replies(content: RecordDict, ids: Iterable[int]) -> Iterator[tuple[int, dict[str, Record] | str]]:
     """For each client asked for: its records, or the reason why there are none."""
     found: dict[str, dict[str, Record]] = {}
     for key, record in content.items():
@@ -85,4 +85,4 @@ def unpack_replies(content: RecordDict, ids: Iterable[int]) -> Iterator[tuple[in
         elif not records:
             yield client, "the host sent no result for this client"
         else:
-            yield client, RecordDict(records)
+            yield client, records

@@ -24,6 +24,8 @@ NUMPY = "numpy.ndarray"
 """How Flower calls an array that np.save has written."""
 NPY = b"\x93NUMPY\x01\x00"
 """How those bytes begin."""
+BLOCK = 1 << 15
+"""Values that are worked on together."""
 CONTROL = "control"
 """SCAFFOLD: the record, and the one array in it, with which a request carries c − c_i as a flat vector."""
 
@@ -49,6 +51,11 @@ class Entry:
     def declared(self) -> str:
         """Its type as Flower writes it."""
         return str(self.numpy_dtype)
+
+    @cached_property
+    def header(self) -> bytes:
+        """What np.save writes before its values."""
+        return npy_header(self.numpy_dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -94,14 +101,21 @@ class Layout:
             start += entry.size
         return vector
 
-    def read_change(self, record: ArrayRecord, since: np.ndarray, out: np.ndarray) -> State:
-        """Write a record's trained entries minus the vector `since` into `out`; returns its buffers."""
-        start = 0
+    def write_change(self, arrays: Mapping[str, np.ndarray], since: np.ndarray, out: np.ndarray) -> float:
+        """Write the trained arrays minus the vector `since` into `out`; returns the change's squared length.
+
+        In blocks that stay in the cache, each summed in float32, and their sums in float64.
+        """
+        start, total = 0, 0.0
         for entry in self.trained:
-            part = slice(start, start + entry.size)
-            np.subtract(view(record[entry.name]).reshape(-1), since[part], out=out[part], dtype=np.float32)
+            values = arrays[entry.name].reshape(-1)
+            for low in range(0, entry.size, BLOCK):
+                high = min(low + BLOCK, entry.size)
+                place = slice(start + low, start + high)
+                block = np.subtract(values[low:high], since[place], out=out[place], dtype=np.float32)
+                total += float(np.dot(block, block))
             start += entry.size
-        return {entry.name: torch.from_numpy(np.array(view(record[entry.name]))) for entry in self.buffers}
+        return total
 
     def state(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> State:
         """The state whose trained entries are `vector`."""
@@ -134,6 +148,12 @@ def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(file, header)
     return file.getvalue()
+
+
+def as_array(values: np.ndarray) -> Array:
+    """The very bytes of which a checked array is a view (server.payload), or else what `to_array` makes of it."""
+    data = values.base
+    return Array(str(values.dtype), values.shape, NUMPY, data) if isinstance(data, bytes) else to_array(values)
 
 
 def _as_numpy(tensor: Tensor) -> np.ndarray:

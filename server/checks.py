@@ -7,11 +7,14 @@ neither the number of its keys nor their length costs anything here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord
 
+from exchange.answer import Number
 from exchange.records import ARRAYS, METRICS
 
 EXAMPLES, COUNTS = "num-examples", "class-counts"
@@ -35,12 +38,17 @@ class Expected:
     required: frozenset[str]
     class_counts: bool = False
 
+    @cached_property
+    def plain(self) -> list[str]:
+        """The metrics that are mere numbers."""
+        return sorted(self.metrics - {EXAMPLES, COUNTS})
 
-def check_records(content: object) -> tuple[ArrayRecord, MetricRecord]:
+
+def check_records(records: Mapping[str, object]) -> tuple[ArrayRecord, MetricRecord]:
     """Exactly one array record and one metric record, by their names."""
-    if type(content) is not RecordDict or len(content) != 2:
+    if len(records) != 2:
         raise Rejected(f"records: should be {ARRAYS} and {METRICS}")
-    arrays, metrics = content.get(ARRAYS), content.get(METRICS)
+    arrays, metrics = records.get(ARRAYS), records.get(METRICS)
     if type(arrays) is not ArrayRecord:
         raise Rejected(f"records: {ARRAYS} is not an ArrayRecord")
     if type(metrics) is not MetricRecord:
@@ -48,12 +56,12 @@ def check_records(content: object) -> tuple[ArrayRecord, MetricRecord]:
     return arrays, metrics
 
 
-def read_metrics(record: MetricRecord, expected: Expected, classes: int, cap: int) -> MetricRecord:
+def read_metrics(record: MetricRecord, expected: Expected, classes: int, cap: int) -> dict[str, Number]:
     """The known metrics, checked; num-examples is at most `cap`, and class counts shrink with it."""
     examples = _examples(record.get(EXAMPLES))
     capped = min(examples, cap)
-    known = MetricRecord({EXAMPLES: capped})
-    for name in sorted(expected.metrics - {EXAMPLES, COUNTS}):
+    known: dict[str, Number] = {EXAMPLES: capped}
+    for name in expected.plain:
         if name in record:
             known[name] = _number(name, record[name])
         elif name in expected.required:

@@ -5,6 +5,7 @@ Nothing here is seen by a strategy: the truth of a simulation is used for scorin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -66,11 +67,8 @@ class Truth:
     def score(self, number: int, verdicts: Iterable[Verdict]) -> Score:
         """One round's verdicts; an attacker that rests is honest that round."""
         foes = self.malicious if active(self.experiment.attack, number) else frozenset()
-        total = Score()
-        for verdict in verdicts:
-            if verdict.verdict != "failed":
-                total += _judge(verdict.client in foes, verdict.verdict in EXCLUDED)
-        return total
+        counts = Counter((v.client in foes, v.verdict in EXCLUDED) for v in verdicts if v.verdict != "failed")
+        return Score(counts[True, True], counts[False, True], counts[True, False], counts[False, False])
 
     def document(self) -> dict[str, object]:
         """For truth.json."""
@@ -81,9 +79,3 @@ class Truth:
             "start": attack.start,
             "stop": attack.stop,
         }
-
-
-def _judge(malicious: bool, excluded: bool) -> Score:
-    if malicious:
-        return Score(true_positive=int(excluded), false_negative=int(not excluded))
-    return Score(false_positive=int(excluded), true_negative=int(not excluded))

@@ -12,19 +12,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Error, Message
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from exchange.bell import REQUESTS
 from exchange.cohort import ACTION, pack_request, unpack_replies
 from exchange.text import last_line
+from server.reply import Reply
 
 logger = logging.getLogger("thistle")
 
-CLIENT_FAILED = 2
-"""Flower's error code of a ClientApp that raised."""
 HOST_LOST = (0, 8)
-"""Its codes of a worker that died, and of a ClientApp's process that stopped responding."""
+"""Flower's error codes of a worker that died, and of a ClientApp's process that stopped responding."""
 TRIES = 4
 """How often a client is sent alone before its process's death is its own fault."""
 
@@ -116,10 +115,10 @@ class Dispatch:
             chunk.sent = time.monotonic()
             self.out[host] = (message.metadata.message_id, chunk)
 
-    def collect(self) -> list[Message]:
+    def collect(self) -> list[Reply]:
         """The replies that have come in, one a client."""
         waiting = {name: host for host, (name, _) in self.out.items()}
-        replies: list[Message] = []
+        replies: list[Reply] = []
         for reply in self.inner.pull_messages(list(waiting)) if waiting else ():
             host = waiting.get(reply.metadata.reply_to_message_id)
             if host is not None and host in self.out:
@@ -127,27 +126,24 @@ class Dispatch:
                 replies += self._unpack(reply, chunk, host)
         return replies
 
-    def _unpack(self, reply: Message, chunk: Chunk, host: int) -> list[Message]:
+    def _unpack(self, reply: Message, chunk: Chunk, host: int) -> list[Reply]:
         if not reply.has_error():
             self.suspects.difference_update(chunk.ids)
-            by_id = {message.metadata.dst_node_id: message for message in chunk.messages}
-            return [
-                Message(Error(CLIENT_FAILED, found) if isinstance(found, str) else found, reply_to=by_id[client])
-                for client, found in unpack_replies(reply.content, by_id)
-            ]
-        reason = last_line(reply.error.reason or "")
+            found = unpack_replies(reply.content, chunk.ids)
+            return [Reply.to(message, own) for message, (_, own) in zip(chunk.messages, found, strict=True)]
         if reply.error.code not in HOST_LOST:
-            return [Message(Error(reply.error.code, reason), reply_to=message) for message in chunk.messages]
+            reason = last_line(reply.error.reason or "")
+            return [Reply.to(message, reason) for message in chunk.messages]
         return self._lost(chunk, host)
 
-    def _lost(self, chunk: Chunk, host: int) -> list[Message]:
+    def _lost(self, chunk: Chunk, host: int) -> list[Reply]:
         """Try each client alone, or take it as proven that this one ends its process, or hangs until that is ended."""
         alone = len(chunk.messages) == 1
         lived = time.monotonic() - chunk.sent
         if alone and (lived > self.limit or chunk.tries >= TRIES - 1):
             self.suspects.update(chunk.ids)
             reason = f"its process died under it, {lived:.0f} s after it was sent"
-            return [Message(Error(CLIENT_FAILED, reason), reply_to=chunk.messages[0])]
+            return [Reply.to(chunk.messages[0], reason)]
         logger.warning("host %d died with clients %s: each is tried alone", host, _some(chunk.ids))
         tries = chunk.tries + alone
         self.queue.extendleft(Chunk([message], chunk.host, tries) for message in reversed(chunk.messages))
@@ -159,13 +155,9 @@ class Dispatch:
         """The hosts that have not answered."""
         return set(self.out)
 
-    def unsent(self) -> list[Message]:
+    def unsent(self) -> list[Reply]:
         """Replies for the clients that no host had time for."""
-        return [
-            Message(Error(CLIENT_FAILED, "busy"), reply_to=message)
-            for chunk in self.queue
-            for message in chunk.messages
-        ]
+        return [Reply.to(message, "busy") for chunk in self.queue for message in chunk.messages]
 
 
 def _some(ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""A reply's arrays, when they are the factors of an update: checked as strictly as a model, then rebuilt as one.
+"""A reply's arrays, when they are the factors of an update: checked as strictly as a model, then made into one.
 
 Nothing is believed but the factors themselves: the model that is handed on is the one that was sent plus their
 product, so that whoever sends good factors has sent a good update.
@@ -6,37 +6,39 @@ product, so that whoever sends good factors has sent a good update.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from flwr.app import ArrayRecord
 
 from exchange.factors import SIGMA, U, V, factor_bytes, factored, layer_rank, sides
-from exchange.layout import Entry, Layout, to_array
+from exchange.layout import Entry, Layout
 from server.checks import Rejected
-from server.payload import Sent, check_distance, check_keys, check_size, check_values, decode, distance_to, keep
+from server.payload import Arrays, Sent, check_distance, check_keys, check_size, check_values, decode
 
 SLACK = 1e-3  # |UᵀU − I|, |VᵀV − I|
 LARGEST = 2.0  # |value| in U and V, of which none is above 1 in truth
 
 
-def read_factors(record: ArrayRecord, layout: Layout, sent: Sent, fraction: float) -> ArrayRecord:
-    """The model that the factors make of the one that was sent, in its own order, shapes and types."""
+def read_factors(
+    record: ArrayRecord, layout: Layout, sent: Sent, fraction: float, out: np.ndarray
+) -> tuple[Arrays, int]:
+    """The model that the factors make of the one that was sent, and their bytes; the update is written into `out`."""
     expected = [part for entry in layout.entries for part in _parts(record, entry, fraction)]
     check_keys(record, expected)
-    check_size(record, expected, factor_bytes(layout, fraction))
+    num_bytes = check_size(record, expected, factor_bytes(layout, fraction))
     found = {part.name: decode(record[part.name], part) for part in expected}
     for part in expected:
         check_values(found[part.name], part)
-    values, rebuilt = {}, ArrayRecord()
+    values = {}
     for entry in layout.entries:
         if factored(entry, fraction):
             values[entry.name] = _changed(found, entry, sent)
             check_values(values[entry.name], entry)
-            rebuilt[entry.name] = to_array(values[entry.name])
         else:
             values[entry.name] = found[entry.name]
-            rebuilt[entry.name] = keep(record[entry.name], entry)
-    check_distance(distance_to(sent, values, layout), sent)
-    return rebuilt
+    check_distance(math.sqrt(layout.write_change(values, sent.vector, out)), sent)
+    return values, num_bytes
 
 
 def _parts(record: ArrayRecord, entry: Entry, fraction: float) -> list[Entry]:

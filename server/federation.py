@@ -23,7 +23,7 @@ from exchange.experiment import Experiment
 from exchange.factors import asked_rank
 from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from exchange.randomness import reseed_globals
-from exchange.records import config_of, metrics_of
+from exchange.records import config_of
 from exchange.runfolder import RunFolder, read_json, write_atomically, write_json
 from exchange.settings import learning_rate
 from exchange.text import last_line
@@ -34,12 +34,13 @@ from server.detection import UNKNOWN, Truth
 from server.environment import environment
 from server.evaluation import Evaluation
 from server.grid import CohortGrid
-from server.guard import Expected, Guard
+from server.guard import Expected, Guard, Inspection
 from server.hosts import Hosts, read_bindings
 from server.recorder import Recorder
+from server.reply import Reply
 from server.stopping import why_ended
 from strategies.build import make_strategy
-from strategies.flower import fit
+from strategies.flower import as_messages, fit
 from strategies.memory import recall, remind
 from strategies.pipeline import Pipeline
 from strategies.table import needs_losses
@@ -77,6 +78,7 @@ class Federation:
             self.layout,
             task.classes,
             lambda client: cap if hosts.has_own_data(client) else min(cap, task.partition.size(client)),
+            keeps_updates=isinstance(self.strategy, Pipeline),
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
@@ -120,7 +122,7 @@ class Federation:
         rate = learning_rate(client, number, self.experiment.rounds)
 
         messages = self._configure(number, rate)
-        replies = self.grid.send_and_receive(messages, timeout=client.timeout)
+        replies = self.grid.ask(messages, client.timeout)
         replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
@@ -132,9 +134,9 @@ class Federation:
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
-            "bytes_down": sum(_array_bytes(message) for message in messages),
+            "bytes_down": _array_bytes(messages),
             "bytes_up": inspection.num_bytes,
-            **self._aggregate(number, inspection.accepted),
+            **self._aggregate(number, inspection),
         }
         verdicts = self._final_verdicts(inspection.verdicts)
         counts = Counter(verdict.verdict for verdict in verdicts)
@@ -173,13 +175,19 @@ class Federation:
         required = metrics - losses if isinstance(self.strategy, Pipeline) else metrics
         return Expected(metrics, required, class_counts=bool(self.experiment.strategy.class_aware))
 
-    def _aggregate(self, number: int, replies: list[Message]) -> dict[str, Any]:
+    def _aggregate(self, number: int, inspection: Inspection) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""
-        if len(replies) < self.experiment.client.min_replies:
-            return {"kept": f"{len(replies)} replies, client.min-replies = {self.experiment.client.min_replies}"}
-        losses = [float(metrics_of(reply).get("loss", 0.0)) for reply in replies]  # type: ignore[arg-type]
+        answers, least = inspection.answers, self.experiment.client.min_replies
+        if len(answers) < least:
+            return {"kept": f"{len(answers)} replies, client.min-replies = {least}"}
+        losses = [float(answer.numbers.get("loss", 0.0)) for answer in answers]  # type: ignore[arg-type]
+        aggregate: ArrayRecord | None
+        metrics: Mapping[str, object] | None
         try:
-            aggregate, metrics = self.strategy.aggregate_train(number, replies)
+            if isinstance(self.strategy, Pipeline):
+                aggregate, metrics = self.strategy.aggregate(number, answers, inspection.updates)
+            else:
+                aggregate, metrics = self.strategy.aggregate_train(number, as_messages(answers, number))
         except Exception as error:
             reason = last_line(f"{type(error).__name__}: {error}")
             logger.warning("round %d: the strategy could not aggregate: %s", number, reason)
@@ -198,11 +206,11 @@ class Federation:
         said: dict[int, Verdict] = getattr(self.strategy, "verdicts", {})
         return [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
 
-    def _show_first_failure(self, reply: Message) -> None:
+    def _show_first_failure(self, reply: Reply) -> None:
         """The user sees a client's error when it happens, not when the run has gone wrong."""
-        if reply.has_error() and not self._failure_shown:
+        if reply.records is None and not self._failure_shown:
             self._failure_shown = True
-            logger.warning("client %d failed: %s", reply.metadata.src_node_id, reply.error.reason)
+            logger.warning("client %d failed: %s", reply.client, reply.failure)
 
     def _checkpoint(self, number: int) -> Checkpoint:
         arrays, plain = recall(self.strategy)
@@ -238,13 +246,23 @@ class Federation:
 
 def _ranks(messages: list[Message]) -> dict[int, float]:
     """The clients that were asked for factors, and of which rank."""
-    asked = {m.metadata.dst_node_id: asked_rank(config_of(m)) for m in messages}
-    return {client: rank for client, rank in asked.items() if rank is not None}
+    asked = {key: asked_rank(config_of(message)) for key, message in _distinct(messages).items()}
+    ranks = ((message.metadata.dst_node_id, asked[id(message.content)]) for message in messages)
+    return {client: rank for client, rank in ranks if rank is not None}
 
 
-def _array_bytes(message: Message) -> int:
-    """Of the model, and of whatever else of that kind goes to the client."""
-    return record_bytes(record for record in message.content.values() if isinstance(record, ArrayRecord))
+def _array_bytes(messages: list[Message]) -> int:
+    """Of the model, and of whatever else of that kind goes to the clients."""
+    sizes = {
+        key: record_bytes(record for record in message.content.values() if isinstance(record, ArrayRecord))
+        for key, message in _distinct(messages).items()
+    }
+    return sum(sizes[id(message.content)] for message in messages)
+
+
+def _distinct(messages: list[Message]) -> dict[int, Message]:
+    """One message for each content: most clients of a round are sent the same."""
+    return {id(message.content): message for message in messages}
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

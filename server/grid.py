@@ -1,7 +1,7 @@
 """The cohort grid: strategies see one node per logical client 0…N−1, whatever the number of hosts.
 
-Each host gets one message a round: the model once and the ids to run there. Replies are unpacked into
-one `Message` a client, so strategies cannot tell the difference.
+Each host gets one message a round: the model once and the ids to run there. Its answer is unpacked into one reply a
+client, so that strategies cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from exchange.text import last_line
 from server.around import GridAround
 from server.dispatch import Dispatch, balance
 from server.hosts import Hosts
+from server.reply import Reply
 
 logger = logging.getLogger("thistle")
 
@@ -51,7 +52,7 @@ class CohortGrid(GridAround):
         """`size`: a client's share of the work; `chunk`: clients a message, 0: all; `limit`: seconds a client has."""
         self.inner, self.hosts, self.size = inner, hosts, size
         self.chunk, self.limit = chunk, limit
-        self.on_reply: Callable[[Message], None] | None = None
+        self.on_reply: Callable[[Reply], None] | None = None
         """Called with each client's reply as soon as it is there."""
         self.meanwhile: list[Callable[[], None]] = []
         """Done once, as soon as the next messages are under way."""
@@ -137,13 +138,18 @@ class CohortGrid(GridAround):
         return self.hosts.available(self._busy)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Wait for all replies until the time-out; never end early at the first few."""
+        """As `ask`, in Flower's words."""
+        requests = {message.metadata.dst_node_id: message for message in messages}
+        return [reply.as_message(requests[reply.client]) for reply in self.ask(requests.values(), timeout)]
+
+    def ask(self, messages: Iterable[Message], timeout: float | None) -> list[Reply]:
+        """Send each client its message; wait for all replies until the time-out, and never end early."""
         deadline = None if timeout is None else time.monotonic() + timeout
         round = Dispatch(self.inner, deadline, self.limit, self._suspects)
         self._plan(round, list(messages))
         round.feed(self._free())
         self.do_meanwhile()
-        replies: list[Message] = []
+        replies: list[Reply] = []
         while not round.is_over:
             new = round.collect()
             for reply in new if self.on_reply else ():
@@ -180,7 +186,7 @@ class CohortGrid(GridAround):
             self.meanwhile.pop(0)()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError("hosts are addressed by send_and_receive only")
+        raise NotImplementedError("hosts are addressed by ask and send_and_receive only")
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError("hosts are addressed by send_and_receive only")
+        raise NotImplementedError("hosts are addressed by ask and send_and_receive only")

@@ -1,4 +1,4 @@
-"""The guard: each reply alone becomes an accepted one, rebuilt from what was checked, or a verdict with a reason.
+"""The guard: each reply alone becomes an answer, made of what was checked, or a verdict with a reason.
 
 Nothing a reply says can raise, and no reply changes what becomes of another client's.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord
 
-from exchange.layout import Layout, record_bytes
-from exchange.records import ARRAYS, METRICS, arrays_of
+from exchange.answer import Answer
+from exchange.cohort import Record
+from exchange.layout import Layout
 from exchange.text import last_line, printable
 from exchange.verdict import Verdict
 from server.checks import Expected, Rejected, check_records, read_metrics
 from server.factors import read_factors
 from server.payload import Sent, read_model
+from server.reply import Reply
 
 __all__ = ["Expected", "Guard", "Inspection"]
-
-TRAIN = "train"
 
 
 class Failed(Exception):
@@ -29,33 +30,49 @@ class Failed(Exception):
 
 @dataclass
 class Inspection:
-    """What a round's replies came to: both lists in the order of client ids."""
+    """What a round's replies came to: answers and verdicts in the order of client ids."""
 
-    accepted: list[Message] = field(default_factory=list)
+    updates: np.ndarray
+    """n×d: each answer's model minus the one that was sent, where the guard keeps them."""
+    answers: list[Answer] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)  # replies nobody asked for in this round
     num_bytes: int = 0  # what the arrays of the accepted replies weighed as they came
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a round's replies have to fit."""
+
+    sent: Sent
+    expected: Expected
+    ranks: Mapping[int, float]
+    """Of the clients that were asked for factors."""
 
 
 @dataclass
 class Mail:
     """One asked client's replies: to this round's request, and to others."""
 
-    current: list[Message] = field(default_factory=list)
+    current: list[Reply] = field(default_factory=list)
     late: bool = False
 
 
 class Guard:
     """Checks replies against the model that was sent and the bounds the server sets."""
 
-    def __init__(self, layout: Layout, classes: int, max_examples: Callable[[int], int]) -> None:
+    def __init__(
+        self, layout: Layout, classes: int, max_examples: Callable[[int], int], keeps_updates: bool = True
+    ) -> None:
+        """`keeps_updates`: the strategy wants them as a block; Flower's own go by the models."""
         self.layout, self.classes, self.max_examples = layout, classes, max_examples
+        self.keeps_updates = keeps_updates
 
     def inspect(
         self,
         sent: ArrayRecord,
         asked: Collection[int],
-        replies: Iterable[Message],
+        replies: Iterable[Reply],
         expected: Expected,
         group_id: str,
         ranks: Mapping[int, float] | None = None,
@@ -64,41 +81,49 @@ class Guard:
 
         `ranks`: the clients that were asked for factors, and of which rank; the others owe a model.
         """
-        model = Sent.of(sent, self.layout)
+        terms = Terms(Sent.of(sent, self.layout), expected, ranks or {})
         caps = {client: self.max_examples(client) for client in sorted(set(asked))}
-        inspection, envelope = Inspection(), Message(RecordDict(), 0, TRAIN, group_id=group_id)
+        rows = len(caps) if self.keeps_updates else 1
+        updates = np.empty((rows, self.layout.size), np.float32)  # numpy's large arrays lie in huge pages
+        inspection = Inspection(updates)
         mails = _sort(replies, caps, group_id, inspection.strays)
-        for client, cap in caps.items():
-            verdict = Verdict(client, "accepted")
-            try:
-                content = _only_content(mails[client])
-                rebuilt = self._rebuild(content, model, expected, cap, (ranks or {}).get(client))
-            except Failed as failure:
-                verdict = Verdict(client, "failed", reason=printable(failure))
-            except Rejected as broken:
-                verdict = Verdict(client, "rejected", step="guard", reason=printable(broken))
-            except Exception as error:  # whatever a reply made us trip over is that reply's fault alone
-                reason = printable(f"records: {type(error).__name__}: {error}")
-                verdict = Verdict(client, "rejected", step="guard", reason=reason)
-            else:
-                inspection.accepted.append(_reply(client, rebuilt, envelope))
-                inspection.num_bytes += record_bytes([arrays_of(mails[client].current[0])])
-            inspection.verdicts.append(verdict)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for client, cap in caps.items():
+                row = updates[len(inspection.answers) if self.keeps_updates else 0]
+                inspection.verdicts.append(self._judge(client, mails[client], terms, cap, row, inspection))
+        if self.keeps_updates:
+            inspection.updates = updates[: len(inspection.answers)]
         return inspection
 
-    def _rebuild(self, content: RecordDict, sent: Sent, expected: Expected, cap: int, rank: float | None) -> RecordDict:
-        """A model and its metrics, whether the client sent a model or the factors of its update."""
-        arrays, metrics = check_records(content)
-        known = read_metrics(metrics, expected, self.classes, cap)
-        model = read_model(arrays, self.layout, sent) if rank is None else read_factors(arrays, self.layout, sent, rank)
-        return RecordDict({ARRAYS: model, METRICS: known})
+    def _judge(
+        self, client: int, mail: Mail, terms: Terms, cap: int, row: np.ndarray, inspection: Inspection
+    ) -> Verdict:
+        """Add the answer of a client whose reply is good, and its update in `row`; say what became of it."""
+        try:
+            arrays, metrics = check_records(_only_records(mail))
+            numbers = read_metrics(metrics, terms.expected, self.classes, cap)
+            rank = terms.ranks.get(client)
+            if rank is None:
+                model, num_bytes = read_model(arrays, self.layout, terms.sent, row)
+            else:
+                model, num_bytes = read_factors(arrays, self.layout, terms.sent, rank, row)
+        except Failed as failure:
+            return Verdict(client, "failed", reason=printable(failure))
+        except Rejected as broken:
+            return Verdict(client, "rejected", step="guard", reason=printable(broken))
+        except Exception as error:  # whatever a reply made us trip over is that reply's fault alone
+            reason = printable(f"records: {type(error).__name__}: {error}")
+            return Verdict(client, "rejected", step="guard", reason=reason)
+        inspection.answers.append(Answer(client, numbers, model))
+        inspection.num_bytes += num_bytes
+        return Verdict(client, "accepted")
 
 
-def _sort(replies: Iterable[Message], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:
+def _sort(replies: Iterable[Reply], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:
     """The asked clients' mail. Replies of others, or of other rounds, are strays."""
     mails = {client: Mail() for client in asked}
     for reply in replies:
-        client, group = reply.metadata.src_node_id, reply.metadata.group_id
+        client, group = reply.client, reply.group
         if type(client) is not int or client not in mails:
             strays.append(printable(f"not asked: client {client}"))
         elif group != group_id:
@@ -109,8 +134,8 @@ def _sort(replies: Iterable[Message], asked: Collection[int], group_id: str, str
     return mails
 
 
-def _only_content(mail: Mail) -> RecordDict:
-    """The content of a client's one reply.
+def _only_records(mail: Mail) -> Mapping[str, Record]:
+    """The records of a client's one reply.
 
     A client that replied twice is rejected altogether: neither reply is the one to believe. Nobody can do this to
     another client, because the grid matches replies to requests, so both came from the client's own host.
@@ -120,17 +145,7 @@ def _only_content(mail: Mail) -> RecordDict:
     if len(mail.current) > 1:
         raise Rejected(f"duplicate: {len(mail.current)} replies")
     reply = mail.current[0]
-    if reply.has_error():
-        raise Failed(_failure(reply.error))
-    return reply.content
-
-
-def _failure(error: Error) -> str:
-    reason = last_line(error.reason if isinstance(error.reason, str) else "")
-    return reason if reason in ("timeout", "busy") else f"failed: {reason}"
-
-
-def _reply(client: int, content: RecordDict, envelope: Message) -> Message:
-    """A message of our own making: nothing of the sender's is in it but what was checked."""
-    envelope.metadata.dst_node_id = client
-    return Message(content, reply_to=envelope)
+    if reply.records is None:
+        reason = last_line(reply.failure)
+        raise Failed(reason if reason in ("timeout", "busy") else f"failed: {reason}")
+    return reply.records

@@ -1,4 +1,4 @@
-"""A reply's arrays, when they are a model: checked against the model that was sent, then rebuilt in its order.
+"""A reply's arrays, when they are a model: checked against the model that was sent, and read in its order.
 
 Nothing is allocated by what a reply says: an npy header is read from a bounded prefix of the bytes, and the values
 are looked at where they lie.
@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 
-from exchange.layout import NUMPY, Entry, Layout, npy_header, record_bytes, view
+from exchange.layout import NUMPY, Entry, Layout, record_bytes, view
 from server.checks import Rejected
 
 LARGEST = 1e6  # |value| in floating arrays
@@ -23,14 +23,17 @@ FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)
 LARGEST_COUNTER = 2**53
 
 HEADER = 1024  # bytes; np.save writes 128 for up to some ten dimensions
-BLOCK = 1 << 15
+
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Sent:
     """The model that was sent, decoded once a round."""
 
-    values: dict[str, np.ndarray]
+    values: Arrays
+    vector: np.ndarray
+    """What is trained, as one float32 vector."""
     norm: float
     largest: float
     """The largest |value| of what is trained."""
@@ -39,30 +42,24 @@ class Sent:
     @classmethod
     def of(cls, record: ArrayRecord, layout: Layout) -> Sent:
         values = {entry.name: view(record[entry.name]) for entry in layout.entries}
-        squares = sum(float(np.square(values[entry.name], dtype=np.float64).sum()) for entry in layout.trained)
-        largest = max((float(np.abs(values[entry.name]).max(initial=0.0)) for entry in layout.trained), default=0.0)
-        return cls(values, math.sqrt(squares), largest, record_bytes([record]))
+        trained = [values[entry.name].reshape(-1) for entry in layout.trained]
+        squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in trained)
+        largest = max((float(np.abs(array).max(initial=0.0)) for array in trained), default=0.0)
+        vector = np.concatenate([np.empty(0, np.float32), *trained], dtype=np.float32, casting="same_kind")
+        return cls(values, vector, math.sqrt(squares), largest, record_bytes([record]))
 
 
-def read_model(record: ArrayRecord, layout: Layout, sent: Sent) -> ArrayRecord:
-    """The record in the model's own order, shapes and types; the bytes themselves are kept."""
+def read_model(record: ArrayRecord, layout: Layout, sent: Sent, out: np.ndarray) -> tuple[Arrays, int]:
+    """The model's arrays, views of the bytes as they came, and how many these are; its update is written into `out`."""
     check_keys(record, layout.entries)
-    check_size(record, layout.entries, sent.num_bytes)
+    num_bytes = check_size(record, layout.entries, sent.num_bytes)
     values = {entry.name: decode(record[entry.name], entry) for entry in layout.entries}
-    distance = distance_to(sent, values, layout)
+    distance = math.sqrt(layout.write_change(values, sent.vector, out))
     near = sent.largest + distance <= LARGEST / 2  # then no value can be too large, or not finite
     for entry in layout.buffers if near else layout.entries:
         check_values(values[entry.name], entry)
     check_distance(distance, sent)
-    rebuilt = ArrayRecord()
-    for entry in layout.entries:
-        rebuilt[entry.name] = keep(record[entry.name], entry)
-    return rebuilt
-
-
-def keep(array: Array, entry: Entry) -> Array:
-    """The checked array's own bytes, declared as the model declares them."""
-    return Array(entry.declared, entry.shape, NUMPY, array.data)
+    return values, num_bytes
 
 
 def check_keys(record: ArrayRecord, entries: Sequence[Entry]) -> None:
@@ -74,15 +71,18 @@ def check_keys(record: ArrayRecord, entries: Sequence[Entry]) -> None:
         raise Rejected(f"keys: {len(record)} arrays instead of {len(entries)}")
 
 
-def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> None:
-    """Arrays of bytes, together hardly more of them than are expected."""
+def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> int:
+    """Arrays of bytes, together hardly more of them than are expected; returns how many."""
+    size = 0
     for entry in entries:
         array = record[entry.name]
         if type(array) is not Array or type(array.data) is not bytes:
             raise Rejected(f"encoding: {entry.name} is not an array of bytes")
+        size += len(array.data)
     limit = int(expected * 1.1) + 64_000
-    if (size := record_bytes([record])) > limit:
+    if size > limit:
         raise Rejected(f"size: {size} bytes, at most {limit} are expected")
+    return size
 
 
 def decode(array: Array, entry: Entry) -> np.ndarray:
@@ -91,7 +91,7 @@ def decode(array: Array, entry: Entry) -> np.ndarray:
     if array.stype != NUMPY:
         raise Rejected(f"encoding: {name} is not stored as {NUMPY}")
     shape, fortran_order, encoded, offset = _header(array.data, entry)
-    if array.shape != shape or array.dtype != str(encoded):
+    if array.shape != shape or array.dtype != (entry.declared if encoded is dtype else str(encoded)):
         declared = f"{_shape(array.shape)} {array.dtype}"
         raise Rejected(f"encoding: {name} encodes {_shape(shape)} {encoded} but declares {declared}")
     if shape != entry.shape:
@@ -107,9 +107,8 @@ def decode(array: Array, entry: Entry) -> np.ndarray:
 
 def _header(data: bytes, entry: Entry) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """Shape, order, type and length of an npy header (format 1.0); the usual one needs no parsing (50 µs)."""
-    usual = npy_header(entry.numpy_dtype, entry.shape)
-    if data.startswith(usual):
-        return entry.shape, False, entry.numpy_dtype, len(usual)
+    if data.startswith(entry.header):
+        return entry.shape, False, entry.numpy_dtype, len(entry.header)
     prefix = BytesIO(data[:HEADER])
     try:
         if npy.read_magic(prefix) != (1, 0):
@@ -136,28 +135,11 @@ def check_values(values: np.ndarray, entry: Entry) -> None:
         raise Rejected(f"buffers: {entry.name} has a variance of {low:.6g}")
 
 
-def distance_to(sent: Sent, values: dict[str, np.ndarray], layout: Layout) -> float:
-    """‖Δ‖ over what is trained; not finite where a value is not."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.sqrt(sum(_squared_distance(values[e.name], sent.values[e.name]) for e in layout.trained))
-
-
 def check_distance(distance: float, sent: Sent) -> None:
     """The update is not absurdly long, measured by the model that was sent."""
     limit = FARTHEST * max(1.0, sent.norm)
     if not distance <= limit:
         raise Rejected(f"magnitude: the update's norm is {distance:.6g}, at most {limit:.6g} is expected")
-
-
-def _squared_distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The squared distance of two arrays, in blocks of float32 that stay in the cache, summed in float64."""
-    one, other, total = one.reshape(-1), other.reshape(-1), 0.0
-    room = np.empty(min(BLOCK, one.size), np.float32)
-    for start in range(0, one.size, BLOCK):
-        part = one[start : start + BLOCK]
-        block = np.subtract(part, other[start : start + BLOCK], out=room[: part.size], dtype=np.float32)
-        total += float(np.dot(block, block))
-    return total
 
 
 def _shape(shape: tuple[int, ...]) -> str:

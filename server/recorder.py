@@ -13,6 +13,7 @@ from exchange.runfolder import FORMAT, RunFolder, read_lines, write_atomically
 from exchange.verdict import Verdict
 from server.detection import Score
 
+LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried")
 
 
@@ -67,7 +68,7 @@ def _finite(line: dict[str, Any]) -> dict[str, Any]:
 
 def _append(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        file.writelines(LINES.encode(line) + "\n" for line in lines)
 
 
 def _keep(path: Path, after: int) -> None:

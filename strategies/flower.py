@@ -15,9 +15,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from exchange.answer import Answer
 from exchange.experiment import Experiment
-from exchange.layout import Layout, State, to_record, to_state
-from exchange.records import arrays_of, metrics_of
+from exchange.layout import Layout, State, as_array, to_record, to_state
+from exchange.records import ARRAYS, METRICS, arrays_of, metrics_of
 from strategies.buffers import combine_buffers
 
 
@@ -76,6 +77,19 @@ class WithoutBuffers(Strategy):
     def summary(self) -> None:
         """As the inner strategy has it."""
         self.inner.summary()
+
+
+def as_messages(answers: Iterable[Answer], number: int) -> list[Message]:
+    """Answers as a strategy of Flower's wants them: messages of our own making."""
+    envelope, replies = Message(RecordDict(), 0, "train", group_id=str(number)), []
+    for answer in answers:
+        arrays = ArrayRecord()
+        for name, values in answer.arrays.items():
+            arrays[name] = as_array(values)
+        envelope.metadata.dst_node_id = answer.client
+        content = RecordDict({ARRAYS: arrays, METRICS: MetricRecord(dict(answer.numbers))})
+        replies.append(Message(content, reply_to=envelope))
+    return replies
 
 
 def sampling(experiment: Experiment) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
+from exchange.answer import Answer
 from exchange.factors import ask_for_factors
-from exchange.layout import CONTROL, Layout, State, to_record, to_state
+from exchange.layout import CONTROL, Layout, State, to_record, to_state, view
 from exchange.randomness import numpy_rng
 from exchange.records import arrays_of, metrics_of
 from exchange.settings import Value
@@ -106,12 +107,20 @@ class Pipeline(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """x_{t+1} = x_t + what the steps make of the updates."""
+        """As Flower calls it, with messages."""
         answered = sorted((reply for reply in replies if reply.has_content()), key=lambda m: m.metadata.src_node_id)
-        sent = self._sent
+        answers = [self._answer(reply) for reply in answered]
+        updates = np.empty((len(answers), self.layout.size), np.float32)
+        since = self.layout.vector(self._sent).numpy()
+        for row, answer in zip(updates, answers, strict=True):
+            self.layout.write_change(answer.arrays, since, row)
+        return self.aggregate(server_round, answers, updates)
+
+    def aggregate(self, number: int, answers: Sequence[Answer], block: np.ndarray) -> tuple[ArrayRecord, MetricRecord]:
+        """x_{t+1} = x_t + what the steps make of the updates, of which the n×d block has a row for each answer."""
+        sent, updates = self._sent, torch.from_numpy(block)
         model = self.layout.vector(sent)
-        updates, buffers = self._read(answered, model)
-        round = self._round(server_round, answered, model)
+        round = self._round(number, answers, model)
         spread = kernels.sample_variance(updates) if len(updates) else 0.0
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
         for step in self.steps:
@@ -119,8 +128,8 @@ class Pipeline(Strategy):
             if not isinstance(progress, Progress):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
-        self._remember(round, progress, answered)
-        weights = progress.weights
+        self._remember(round, progress, answers)
+        weights, buffers = progress.weights, [self._buffers(answer) for answer in answers]
         if weights is None:  # nothing was aggregated
             weights = torch.zeros(len(buffers), dtype=torch.float64)
         if progress.coordinatewise:  # a median, of those that are still heard
@@ -129,21 +138,20 @@ class Pipeline(Strategy):
         after = self.layout.state(model + progress.step, combine_buffers(self.layout, buffers, weights, sent))
         return to_record(after), MetricRecord({name: float(value) for name, value in progress.metrics.items()})
 
-    def _read(self, replies: list[Message], model: Tensor) -> tuple[Tensor, list[State]]:
-        """One preallocated n×d block of updates, and the buffers beside it."""
-        updates = np.empty((len(replies), self.layout.size), np.float32)  # numpy's large arrays lie in huge pages
-        since = model.numpy()
-        buffers = [
-            self.layout.read_change(arrays_of(reply), since, row) for row, reply in zip(updates, replies, strict=True)
-        ]
-        return torch.from_numpy(updates), buffers
+    def _answer(self, reply: Message) -> Answer:
+        record = arrays_of(reply)
+        arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
+        return Answer(reply.metadata.src_node_id, dict(metrics_of(reply)), arrays)
 
-    def _round(self, number: int, replies: list[Message], model: Tensor) -> Round:
-        metrics = [metrics_of(reply) for reply in replies]
+    def _buffers(self, answer: Answer) -> State:
+        return {entry.name: torch.from_numpy(np.array(answer.arrays[entry.name])) for entry in self.layout.buffers}
+
+    def _round(self, number: int, answers: Sequence[Answer], model: Tensor) -> Round:
+        metrics = [answer.numbers for answer in answers]
         examples = torch.tensor([numbers["num-examples"] for numbers in metrics], dtype=torch.float64)
         prior = examples if self.weighted else torch.ones_like(examples)
-        asked = bool(replies) and all("class-counts" in numbers for numbers in metrics)
-        ids = tuple(reply.metadata.src_node_id for reply in replies)
+        asked = bool(answers) and all("class-counts" in numbers for numbers in metrics)
+        ids = tuple(answer.client for answer in answers)
         return Round(
             number,
             ids,
@@ -157,12 +165,12 @@ class Pipeline(Strategy):
             class_counts=torch.tensor([numbers["class-counts"] for numbers in metrics]) if asked else None,
         )
 
-    def _remember(self, round: Round, progress: Progress, replies: list[Message]) -> None:
+    def _remember(self, round: Round, progress: Progress, answers: Sequence[Answer]) -> None:
         """Verdicts for the record; notes, ranks and reputation for the next rounds."""
-        self.verdicts = {client: _verdict(client, row, round, progress) for row, client in enumerate(round.ids)}
+        self.verdicts = _verdicts(round, progress)
         self.memory |= progress.notes
         if self.ranks and self.ranks.step:
-            gains = np.array([_gain(reply) for reply in replies])
+            gains = np.array([_gain(answer) for answer in answers])
             self.memory[RANKS] = self.ranks.after(self.memory, round.ids, gains)
         if REPUTATION in self.memory:
             accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
@@ -188,17 +196,22 @@ def _as_array(ids: Iterable[int]) -> np.ndarray:
     return np.arange(ids.start, ids.stop) if isinstance(ids, range) else np.array(list(ids), dtype=np.int64)
 
 
-def _verdict(client: int, row: int, round: Round, progress: Progress) -> Verdict:
-    step = progress.dropped_by.get(row, "")
-    score = None if progress.scores is None else float(progress.scores[row])
-    weight = None if progress.weights is None else float(progress.weights[row])
-    rank = None if round.ranks is None else float(round.ranks[row])
-    score = None if score is not None and math.isnan(score) else score
-    return Verdict(client, "filtered" if step else "accepted", step, score, weight, rank)
+def _verdicts(round: Round, progress: Progress) -> dict[int, Verdict]:
+    """What the steps said of each client."""
+    columns = [_column(values, len(round.ids)) for values in (progress.scores, progress.weights, round.ranks)]
+    verdicts = {}
+    for row, (client, score, weight, rank) in enumerate(zip(round.ids, *columns, strict=True)):
+        step = progress.dropped_by.get(row, "")
+        known = None if score is None or math.isnan(score) else score
+        verdicts[client] = Verdict(client, "filtered" if step else "accepted", step, known, weight, rank)
+    return verdicts
 
 
-def _gain(reply: Message) -> float:
+def _column(values: Tensor | None, rows: int) -> Sequence[float | None]:
+    return [None] * rows if values is None else values.tolist()
+
+
+def _gain(answer: Answer) -> float:
     """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
-    metrics = metrics_of(reply)
-    before, after = metrics.get("loss-before", math.nan), metrics.get("loss-after", math.nan)
+    before, after = answer.numbers.get("loss-before", math.nan), answer.numbers.get("loss-after", math.nan)
     return float(before) - float(after)  # type: ignore[arg-type]

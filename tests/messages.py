@@ -5,6 +5,8 @@ from __future__ import annotations
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from server.reply import Reply
+
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1  # the SuperLink's own id
 TaskIdentity.task_id = 1
@@ -22,3 +24,11 @@ def reply(client: int, content: RecordDict, group_id: str = ROUND) -> Message:
 
 def error_reply(client: int, reason: str | None, group_id: str = ROUND) -> Message:
     return Message(Error(2, reason), reply_to=request(client, group_id))
+
+
+def unchecked(message: Message) -> Reply:
+    """A message as the grid hands it to the guard."""
+    client, group = message.metadata.src_node_id, message.metadata.group_id
+    if message.has_error():
+        return Reply(client, group, None, message.error.reason or "")
+    return Reply(client, group, message.content)

@@ -8,17 +8,39 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from client.limits import CutOff, time_limit
+from client.limits import Alarm, CutOff
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    with Alarm() as alarm:
+        alarm.set(seconds)
+        yield
 
 
 def test_whoever_is_in_time_notices_nothing() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with time_limit(60):
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
+    with Alarm() as alarm:
+        for _ in range(3):
+            alarm.set(60)
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
+            alarm.clear()
+            assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_the_next_client_has_its_own_time() -> None:
+    with Alarm() as alarm:
+        for seconds in (0.1, 0.2):
+            alarm.set(seconds)
+            with pytest.raises(CutOff, match=f"cut off after {seconds} s"):
+                time.sleep(5)
+        alarm.set(5)
+        time.sleep(0.05)
 
 
 def test_a_hang_is_cut_off_even_where_exceptions_are_swallowed() -> None:

@@ -17,8 +17,9 @@ from exchange.layout import Layout, record_bytes, to_record, to_state
 from exchange.svd import thin_svd
 from exchange.verdict import Verdict
 from server.guard import Expected, Guard, Inspection
+from strategies.flower import as_messages
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_arrays
-from tests.messages import reply
+from tests.messages import reply, unchecked
 
 CLASSES, CLIENT, OTHER, RANK = 3, 4, 7, 0.5
 KNOWN = frozenset({"num-examples", "loss", "seconds"})
@@ -52,7 +53,7 @@ HONEST, NEIGHBOUR = honest(), honest(seed=1)
 
 def inspect(*contents: RecordDict, rank: float = RANK) -> Inspection:
     """What becomes of the client's reply; another one's stands beside it."""
-    replies = [reply(CLIENT, content) for content in contents] + [reply(OTHER, NEIGHBOUR)]
+    replies = [unchecked(reply(CLIENT, content)) for content in contents] + [unchecked(reply(OTHER, NEIGHBOUR))]
     guard = Guard(LAYOUT, CLASSES, lambda client: 500)
     found = guard.inspect(SENT, [CLIENT, OTHER], replies, EXPECTED, "1", {CLIENT: rank, OTHER: RANK})
     assert found.verdicts[1] == Verdict(OTHER, "accepted")
@@ -62,7 +63,7 @@ def inspect(*contents: RecordDict, rank: float = RANK) -> Inspection:
 def rebuilt(content: RecordDict, rank: float = RANK) -> dict[str, Tensor]:
     found = inspect(content, rank=rank)
     assert found.verdicts[0] == Verdict(CLIENT, "accepted"), found.verdicts[0].reason
-    record = found.accepted[0].content.array_records["arrays"]
+    record = as_messages(found.answers, 1)[0].content.array_records["arrays"]
     assert list(record) == list(SENT)
     assert all((record[name].shape, record[name].dtype) == (SENT[name].shape, SENT[name].dtype) for name in SENT)
     return to_state(record)
@@ -111,7 +112,7 @@ def test_bytes_are_those_that_were_sent() -> None:
     sent = record_bytes([honest().array_records["arrays"]]) + record_bytes([honest(seed=1).array_records["arrays"]])
     found = inspect(honest())
     assert found.num_bytes == sent
-    assert found.num_bytes < record_bytes(m.content.array_records["arrays"] for m in found.accepted)
+    assert found.num_bytes < record_bytes(m.content.array_records["arrays"] for m in as_messages(found.answers, 1))
 
 
 Attack = Callable[[RecordDict], RecordDict]
@@ -226,7 +227,7 @@ def test_what_is_hostile_in_a_model_is_hostile_in_factors(name: str) -> None:
 
 def test_factors_that_nobody_asked_for_are_rejected() -> None:
     guard = Guard(LAYOUT, CLASSES, lambda client: 500)
-    verdict = guard.inspect(SENT, [CLIENT], [reply(CLIENT, honest())], EXPECTED, "1").verdicts[0]
+    verdict = guard.inspect(SENT, [CLIENT], [unchecked(reply(CLIENT, honest()))], EXPECTED, "1").verdicts[0]
     assert verdict.reason.startswith("keys")
 
 

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.app import app as client_app
 from exchange.experiment import Experiment
+from exchange.layout import to_record
 from exchange.runfolder import read_lines
 from server.dispatch import balance
+from server.grid import CohortGrid
+from server.hosts import Hosts
+from tasks.models import build_model
+from tasks.task import prepare_task
 from tests.federations import model_sha, rounds, run, tiny
 from tests.messages import request
 from thistle.engines.inline import InlineGrid
@@ -62,6 +67,26 @@ class ScriptedGrid(InlineGrid):
         config = {"clients": claim} if claim else {"simulated": True}
         context = Context(1, message.metadata.dst_node_id, config, RecordDict(), dict(self._run_config))  # type: ignore[arg-type]
         return self.app(message, context)
+
+
+def test_the_grid_speaks_flower(tmp_path: Path) -> None:
+    """A strategy may send messages of its own: one comes back for each, with the records or with the error."""
+    experiment = tiny(tmp_path, "flower")
+    hosts = Hosts(experiment.task.clients, 100)
+    inner = ScriptedGrid(experiment, {}, lambda host, ids, number: "lost" if ids == [2] else "yes")
+    grid = CohortGrid(inner, hosts, lambda client: 1, chunk=1, limit=60.0)
+    task = prepare_task(experiment.task, experiment.seed, False)
+    facts = ConfigRecord({"classes": list(task.dataset.classes), "shape": list(task.shape)})
+    grid.gather(0, 5.0, RecordDict({"config": facts}))
+    model = build_model(experiment.network, task.shape, task.classes, experiment.seed)
+    config = ConfigRecord({**facts, "lr": 0.1, "server-round": 1})
+    content = RecordDict({"arrays": to_record(model.state_dict()), "config": config})
+    asked = [Message(content, client, "train", group_id="1") for client in range(4)]
+    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(asked, timeout=60.0)}
+    assert sorted(replies) == [0, 1, 2, 3]
+    assert "died" in replies.pop(2).error.reason
+    assert all(set(reply.content) == {"arrays", "metrics"} for reply in replies.values())
+    assert all(reply.metadata.group_id == "1" for reply in replies.values())
 
 
 EVERYBODY = {"task.clients": 6, "client.per-round": 6, "rounds": 2}

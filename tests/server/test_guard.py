@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from exchange.layout import Layout, to_record
+from exchange.layout import Layout, to_record, to_state
 from exchange.verdict import Verdict
 from server.guard import Expected, Guard, Inspection
+from strategies.flower import as_messages
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_metric
-from tests.messages import error_reply, reply
+from tests.messages import error_reply, reply, unchecked
 
 CLIENTS = range(10)
 VILLAIN = 4
@@ -45,7 +46,7 @@ def honest(client: int) -> RecordDict:
 
 
 def inspect(replies: list[Message], expected: Expected = EXPECTED) -> Inspection:
-    return Guard(LAYOUT, CLASSES, lambda client: CAP).inspect(SENT, CLIENTS, replies, expected, "1")
+    return Guard(LAYOUT, CLASSES, lambda client: CAP).inspect(SENT, CLIENTS, map(unchecked, replies), expected, "1")
 
 
 def bits(message: Message) -> object:
@@ -53,14 +54,23 @@ def bits(message: Message) -> object:
     return message.metadata.src_node_id, arrays, dict(message.content["metrics"])
 
 
+def accepted(inspection: Inspection) -> list[Message]:
+    """The answers as messages, after making sure that each row of the block is its answer's update."""
+    before = LAYOUT.vector(to_state(SENT))
+    for row, answer in zip(inspection.updates, inspection.answers, strict=True):
+        after = {name: torch.from_numpy(np.array(values)) for name, values in answer.arrays.items()}
+        assert torch.equal(torch.from_numpy(row), LAYOUT.vector(after) - before)
+    return as_messages(inspection.answers, 1)
+
+
 OTHERS = [reply(client, honest(client)) for client in CLIENTS if client != VILLAIN]
-ALONE = [bits(message) for message in inspect(OTHERS).accepted]
+ALONE = [bits(message) for message in accepted(inspect(OTHERS))]
 
 
 def judge(*replies: Message) -> Verdict:
     """The villain's verdict, after making sure that the other nine are bit-identical to a run without it."""
     inspection = inspect([*OTHERS[5:], *replies, *OTHERS[:5]])
-    assert [bits(message) for message in inspection.accepted if message.metadata.src_node_id != VILLAIN] == ALONE
+    assert [bits(message) for message in accepted(inspection) if message.metadata.src_node_id != VILLAIN] == ALONE
     assert [verdict.client for verdict in inspection.verdicts] == list(CLIENTS)
     assert all(verdict.verdict == "accepted" for verdict in inspection.verdicts if verdict.client != VILLAIN)
     return inspection.verdicts[VILLAIN]
@@ -78,17 +88,35 @@ def test_a_hostile_reply_is_rejected_with_its_reason(name: str) -> None:
 def test_the_honest_reply_is_accepted_as_it_is() -> None:
     verdict = judge(reply(VILLAIN, honest(VILLAIN)))
     assert verdict == Verdict(VILLAIN, "accepted")
-    accepted = inspect([reply(VILLAIN, honest(VILLAIN))]).accepted[0]
-    assert bits(accepted) == bits(reply(VILLAIN, honest(VILLAIN)))
-    assert (accepted.metadata.src_node_id, accepted.metadata.group_id) == (VILLAIN, "1")
+    taken = accepted(inspect([reply(VILLAIN, honest(VILLAIN))]))[0]
+    assert bits(taken) == bits(reply(VILLAIN, honest(VILLAIN)))
+    assert (taken.metadata.src_node_id, taken.metadata.group_id) == (VILLAIN, "1")
+
+
+def test_answers_are_the_same_where_updates_are_not_kept() -> None:
+    guard = Guard(LAYOUT, CLASSES, lambda client: CAP, keeps_updates=False)
+    inspection = guard.inspect(SENT, CLIENTS, map(unchecked, OTHERS), EXPECTED, "1")
+    assert len(inspection.updates) == 1
+    assert [bits(message) for message in as_messages(inspection.answers, 1)] == ALONE
+
+
+def test_messages_hold_the_very_bytes_that_came() -> None:
+    content = honest(VILLAIN)
+    taken = accepted(inspect([reply(VILLAIN, content)]))[0]
+    assert all(array.data is arrays_of(content)[name].data for name, array in arrays_of(taken.content).items())
+
+
+def test_nobody_answers() -> None:
+    inspection = inspect([])
+    assert inspection.updates.shape == (0, LAYOUT.size) and not inspection.answers
 
 
 def test_a_reply_is_rebuilt_in_the_models_order() -> None:
     content = honest(VILLAIN)
     backwards = RecordDict({**content, "arrays": ArrayRecord(dict(reversed(arrays_of(content).items())))})
     assert list(backwards["arrays"]) != list(SENT)
-    accepted = inspect([reply(VILLAIN, backwards)]).accepted[0]
-    assert list(accepted.content["arrays"]) == list(SENT)
+    taken = accepted(inspect([reply(VILLAIN, backwards)]))[0]
+    assert list(taken.content["arrays"]) == list(SENT)
 
 
 def test_a_header_that_is_only_padded_differently_is_read() -> None:
@@ -98,22 +126,22 @@ def test_a_header_that_is_only_padded_differently_is_read() -> None:
     text = repr({"descr": "<f4", "fortran_order": False, "shape": weight.shape}).encode() + b"\n"
     padded = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + weight.numpy().tobytes()
     other = with_array(content, "0.weight", Array(weight.dtype, weight.shape, weight.stype, padded))
-    accepted = inspect([reply(VILLAIN, other)]).accepted[0]
-    assert np.array_equal(arrays_of(accepted.content)["0.weight"].numpy(), weight.numpy())
+    taken = accepted(inspect([reply(VILLAIN, other)]))[0]
+    assert np.array_equal(arrays_of(taken.content)["0.weight"].numpy(), weight.numpy())
 
 
 def test_num_examples_is_capped_and_unknown_metrics_are_dropped() -> None:
     content = with_metric(with_metric(honest(VILLAIN), "num-examples", 10**9), "bonus", 3)
-    accepted = inspect([reply(VILLAIN, content)]).accepted[0]
-    assert dict(accepted.content["metrics"]) == {"num-examples": CAP, "loss": 1.5, "seconds": 0.1}
+    taken = accepted(inspect([reply(VILLAIN, content)]))[0]
+    assert dict(taken.content["metrics"]) == {"num-examples": CAP, "loss": 1.5, "seconds": 0.1}
     assert dict(content["metrics"])["num-examples"] == 10**9
 
 
 def test_a_metric_that_is_not_required_may_be_missing() -> None:
     attack, _ = HOSTILE["no loss"]
     lenient = Expected(KNOWN, required=frozenset({"num-examples"}))
-    accepted = inspect([reply(VILLAIN, attack(honest(VILLAIN)))], lenient).accepted[0]
-    assert dict(accepted.content["metrics"]) == {"num-examples": 50 + VILLAIN, "seconds": 0.1}
+    taken = accepted(inspect([reply(VILLAIN, attack(honest(VILLAIN)))], lenient))[0]
+    assert dict(taken.content["metrics"]) == {"num-examples": 50 + VILLAIN, "seconds": 0.1}
 
 
 def test_the_detail_says_what_would_be_right() -> None:
@@ -133,8 +161,8 @@ def test_wrong_class_counts(counts: list[int] | int | None) -> None:
 def test_class_counts_shrink_with_num_examples() -> None:
     counts = [9 * 10**8, 10**8, 0]
     content = with_metric(with_metric(honest(VILLAIN), "num-examples", 10**9), "class-counts", counts)
-    accepted = inspect([reply(VILLAIN, content)], COUNTED).accepted[0]
-    assert dict(accepted.content["metrics"]) == {"num-examples": CAP, "class-counts": [450, 50, 0]}
+    taken = accepted(inspect([reply(VILLAIN, content)], COUNTED))[0]
+    assert dict(taken.content["metrics"]) == {"num-examples": CAP, "class-counts": [450, 50, 0]}
 
 
 def test_a_client_that_replies_twice_is_rejected() -> None:
@@ -153,7 +181,7 @@ def test_a_late_reply_does_not_spoil_the_one_of_this_round() -> None:
 
 def test_a_client_that_was_not_asked_is_a_stray() -> None:
     inspection = inspect([*OTHERS, reply(77, honest(VILLAIN))])
-    assert [bits(message) for message in inspection.accepted] == ALONE
+    assert [bits(message) for message in accepted(inspection)] == ALONE
     assert inspection.strays == ["not asked: client 77"]
     assert [verdict.client for verdict in inspection.verdicts] == list(CLIENTS)
 
@@ -229,7 +257,7 @@ contents = st.builds(RecordDict, st.dictionaries(names, array_records | metric_r
 def check_harmless(content: RecordDict) -> None:
     """No exception, not even one that the guard would catch, and the neighbours are untouched."""
     inspection = inspect([OTHERS[0], reply(VILLAIN, content), OTHERS[1]])
-    assert [bits(message) for message in inspection.accepted if message.metadata.src_node_id != VILLAIN] == ALONE[:2]
+    assert [bits(message) for message in accepted(inspection) if message.metadata.src_node_id != VILLAIN] == ALONE[:2]
     reason = inspection.verdicts[VILLAIN].reason
     assert not (reason.startswith("records: ") and "Error: " in reason)
 

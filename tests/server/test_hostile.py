@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from client.app import app as client_app
-from exchange.cohort import pack_replies, unpack_replies
+from exchange.cohort import Record, pack_replies, unpack_replies
 from exchange.experiment import Experiment
 from exchange.runfolder import read_lines
 from strategies.table import STRATEGIES
@@ -37,6 +37,10 @@ TRICKS["no answer"] = (lambda _: RecordDict(), "failed", "failed: the host sent 
 NAMES = list(TRICKS)
 
 
+def whole(found: dict[str, Record] | str) -> Reply:
+    return found if isinstance(found, str) else RecordDict(found)  # type: ignore[arg-type]
+
+
 class TamperedGrid(InlineGrid):
     """Lets one client's reply be replaced on its way out of the host."""
 
@@ -51,7 +55,7 @@ class TamperedGrid(InlineGrid):
         ids: Any = message.content["cohort"]["ids"]
         replies = dict(unpack_replies(reply.content, ids))
         if HOST in replies:
-            replies[HOST] = self.tamper(int(message.metadata.group_id), replies[HOST])
+            replies[HOST] = self.tamper(int(message.metadata.group_id), whole(replies[HOST]))
         return Message(pack_replies(replies.items()), reply_to=message)
 
 
@@ -118,7 +122,7 @@ def test_claims_of_size_are_capped(tmp_path: Path) -> None:
                 return reply
             ids: Any = message.content["cohort"]["ids"]
             replies = unpack_replies(reply.content, ids)
-            return Message(pack_replies((i, boast(1, r) if i < 6 else r) for i, r in replies), reply_to=message)
+            return Message(pack_replies((i, boast(1, whole(r)) if i < 6 else r) for i, r in replies), reply_to=message)
 
     for strategy in ("fedavg", "flwr-fedavg"):
         chosen = {"strategy.name": strategy, "rounds": 2}

@@ -154,5 +154,6 @@ def _environment(home: Path, ray_address: str) -> dict[str, str]:
         **flower_environment(home),
         "PYTHONPATH": modules,  # the app's rooms come before a user's own modules of the same names
         "RAY_USAGE_STATS_ENABLED": "0",
+        "MALLOC_ARENA_MAX": "1",  # a thread with an arena of its own keeps 64 MB at most (exchange.memory)
         **ray,
     }
