@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class Federation:
             self.layout,
             task.classes,
             lambda client: cap if hosts.has_own_data(client) else min(cap, task.partition.size(client)),
-            keeps_updates=isinstance(self.strategy, Pipeline),
+            keeps_updates=_takes_blocks(self.strategy),
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
@@ -184,7 +184,7 @@ class Federation:
         aggregate: ArrayRecord | None
         metrics: Mapping[str, object] | None
         try:
-            if isinstance(self.strategy, Pipeline):
+            if _takes_blocks(self.strategy):
                 aggregate, metrics = self.strategy.aggregate(number, answers, inspection.updates)
             else:
                 aggregate, metrics = self.strategy.aggregate_train(number, as_messages(answers, number))
@@ -242,6 +242,11 @@ class Federation:
         self.folder.set_status("finished")
         if self.deployed:
             announce("finished", summary=read_json(self.folder.summary))
+
+
+def _takes_blocks(strategy: Strategy) -> TypeGuard[Pipeline]:
+    """Whether it is a pipeline, and not one that somebody has taught to aggregate messages in another way."""
+    return isinstance(strategy, Pipeline) and type(strategy).aggregate_train is Pipeline.aggregate_train
 
 
 def _ranks(messages: list[Message]) -> dict[int, float]:

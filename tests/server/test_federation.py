@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
 
 from client import honest
@@ -17,8 +18,12 @@ from client.app import app as client_app
 from exchange.cohort import ACTION
 from exchange.errors import UserError
 from exchange.experiment import Experiment
+from exchange.layout import Layout
 from exchange.runfolder import read_json, read_lines
+from strategies.build import make_strategy
+from strategies.pipeline import Pipeline
 from strategies.table import STRATEGIES
+from tasks.task import Task
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.engines.inline import InlineGrid
 
@@ -52,6 +57,37 @@ def host(train: Any) -> ClientApp:
         return client_app(message, context)
 
     return app
+
+
+class Taught(Pipeline):
+    """A user's pipeline that looks at the messages first."""
+
+    seen = 0
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        Taught.seen += len(replies)
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "rofsl", "dsvd", "scaffold"])
+def test_messages_and_blocks_give_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    more = {"strategy.name": strategy, "client.momentum": 0.0}
+    usual = model_sha(run(tiny(tmp_path, "usual", **more)))
+
+    def taught(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
+        made = make_strategy(experiment, task, layout)
+        made.__class__ = Taught
+        return made
+
+    monkeypatch.setattr("server.federation.make_strategy", taught)
+    Taught.seen = 0
+    assert model_sha(run(tiny(tmp_path, "taught", **more))) == usual
+    assert Taught.seen == 16
 
 
 def test_a_run_leaves_everything_it_promises(tmp_path: Path) -> None:
