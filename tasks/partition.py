@@ -31,10 +31,6 @@ class Partition(Protocol):
     def size(self, client: int) -> int:
         """How many images the client holds."""
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """Every client's number of images."""
-
 
 @dataclass(frozen=True)
 class Shares:
@@ -62,10 +58,6 @@ class Shares:
         _check_client(client, len(self))
         return int(self.offsets[client + 1] - self.offsets[client])
 
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
 
 @dataclass(frozen=True)
 class Draws:
@@ -92,10 +84,6 @@ class Draws:
     def size(self, client: int) -> int:
         _check_client(client, len(self))
         return self.client_size
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.broadcast_to(np.int64(self.client_size), self.clients)
 
 
 def make_partition(task: Task, labels: np.ndarray, num_classes: int, seed: int) -> Partition:

@@ -19,6 +19,7 @@ from exchange.randomness import numpy_rng
 from exchange.settings import Task
 from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
+from tasks.stratified import stratified
 
 FORMS = "none, rendered, folder:PATH, npz:PATH or holdout:N"
 DEFAULT_FONT = "DejaVuSans"
@@ -53,20 +54,6 @@ def check_server_data(task: Task) -> tuple[str, str, str]:
 
 
 # -- choosing images
-
-
-def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` indices, ascending, each class with its share (largest remainders, ties by lot)."""
-    classes, sizes = np.unique(labels, return_counts=True)
-    exact = count * sizes / len(labels)
-    takes = np.floor(exact).astype(np.int64)
-    by_remainder = np.lexsort((rng.random(len(classes)), takes - exact))
-    takes[by_remainder[: count - takes.sum()]] += 1
-    chosen = [
-        rng.choice(np.flatnonzero(labels == label), take, replace=False)
-        for label, take in zip(classes, takes, strict=True)
-    ]
-    return np.sort(np.concatenate(chosen))
 
 
 def _sized(task: Task, images: Images, seed: int) -> Images:

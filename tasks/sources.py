@@ -19,13 +19,13 @@ import numpy as np
 from exchange import settings
 from exchange.errors import UserError
 from exchange.own import content_of, is_own, make_own, wrong_result
-from exchange.randomness import seed_for
 from tasks import archive, vision
 from tasks.cache import Progress, Reader, Workspace, cached
 from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
 from tasks.folder import read_folder
 from tasks.npz import WANTED, put_arrays, read_npz
+from tasks.stratified import stratified_always
 
 TASKS = {
     "digits": "scikit-learn's 8×8 digits, embedded: 1 500 to train, 297 to test",
@@ -54,7 +54,7 @@ def load_dataset(task: settings.Task, progress: Progress | None = None) -> Datas
         return dataset
 
     def read(work: Workspace) -> tuple[str, ...]:
-        chosen = dataset.train.take(stratified(dataset.train.labels, size))
+        chosen = dataset.train.take(stratified_always(dataset.train.labels, size))
         work.put("train", chosen.pixels, chosen.labels)
         work.put("test", dataset.test.pixels, dataset.test.labels)
         return dataset.classes
@@ -87,21 +87,6 @@ def map_classes(dataset: Dataset, classes: tuple[str, ...], where: str) -> Datas
     table = match_classes(dataset.classes, classes, where)
     train, test = (Images(images.pixels, table[images.labels]) for images in (dataset.train, dataset.test))
     return replace(dataset, classes=classes, train=train, test=test)
-
-
-def stratified(labels: np.ndarray, size: int) -> np.ndarray:
-    """`size` indices in ascending order, every class by its share (largest remainders), always the same ones.
-
-    The order within a class comes from PCG64's raw stream, which numpy promises never to change.
-    """
-    dice = np.random.PCG64(seed_for(0, "stratified")).random_raw(len(labels))
-    kinds, counts = np.unique(labels, return_counts=True)
-    shares = counts * size / len(labels)
-    quota = np.floor(shares).astype(int)
-    quota[np.argsort(quota - shares, kind="stable")[: size - quota.sum()]] += 1
-    members = (np.flatnonzero(labels == kind) for kind in kinds)
-    chosen = [which[np.argsort(dice[which], kind="stable")[:n]] for which, n in zip(members, quota, strict=True)]
-    return np.sort(np.concatenate(chosen))
 
 
 def _source(name: str, data_dir: str, key: str) -> tuple[Any, Reader]:
@@ -158,7 +143,7 @@ def _read_digits(work: Workspace) -> tuple[str, ...]:
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     test = np.zeros(len(pixels), dtype=bool)
-    test[stratified(digits.target, DIGITS_TEST)] = True
+    test[stratified_always(digits.target, DIGITS_TEST)] = True
     work.put("train", pixels[~test], digits.target[~test])
     work.put("test", pixels[test], digits.target[test])
     return tuple("0123456789")

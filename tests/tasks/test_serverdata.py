@@ -16,7 +16,7 @@ from exchange.errors import UserError
 from exchange.settings import Task
 from tasks.classes import match_classes
 from tasks.dataset import Dataset, Images
-from tasks.serverdata import _font_path, load_server_data, stratified
+from tasks.serverdata import _font_path, load_server_data
 
 DIGITS = tuple("0123456789")
 
@@ -177,13 +177,6 @@ def test_server_size_takes_a_stratified_part():
 def test_server_size_above_what_there_is():
     with pytest.raises(UserError, match=r"task\.server-size = 201 but task\.server-data = rendered has only 200"):
         load(fake(), server_size=201)
-
-
-def test_stratified_shares_follow_the_classes():
-    labels = np.repeat([0, 1, 2], [60, 30, 10])
-    chosen = stratified(labels, 11, np.random.default_rng(0))
-    assert len(np.unique(chosen)) == 11
-    assert sorted(np.bincount(labels[chosen]).tolist()) == [1, 3, 7]
 
 
 # -- folder and npz

@@ -17,7 +17,7 @@ from PIL import Image
 from exchange.errors import UserError
 from exchange.settings import Task
 from tasks.dataset import Dataset, Images
-from tasks.sources import load_dataset, map_classes, read_source, stratified
+from tasks.sources import load_dataset, map_classes, read_source
 
 
 def picture(value: int | tuple[int, int, int], size: tuple[int, int] = (6, 4), form: str = "PNG") -> bytes:
@@ -267,14 +267,6 @@ def test_train_size_beyond_what_there_is() -> None:
     assert len(load_dataset(Task(name="digits", train_size=1500)).train) == 1500
     with pytest.raises(UserError, match=r"task\.train-size = 1501: digits has only 1500"):
         load_dataset(Task(name="digits", train_size=1501))
-
-
-def test_stratified_indices_are_different_and_ascending() -> None:
-    labels = np.array([0] * 90 + [1] * 9 + [2])
-    chosen = stratified(labels, 20)
-    assert (np.diff(chosen) > 0).all()
-    assert np.bincount(labels[chosen]).sum() == 20
-    np.testing.assert_array_equal(chosen, stratified(labels, 20))
 
 
 def test_classes_are_mapped_by_name() -> None:
