@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,6 +168,40 @@ def test_a_run_that_flwr_began_is_resumed_on_hosts_of_this_machine(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert folder.load_experiment().runtime.workers == cores()
     assert model_sha(folder) == model_sha(run(tiny(tmp_path, "whole")))
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "dsvd"])
+def test_a_finished_run_goes_on_for_some_rounds(tmp_path: Path, strategy: str) -> None:
+    short = run(tiny(tmp_path, "short", **{"strategy.name": strategy}))
+    long = run(tiny(tmp_path, "long", **{"strategy.name": strategy, "rounds": 7}))
+    done = thistle("resume", str(short.path), "--rounds", "7", "--engine", "inline", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert model_sha(short) == model_sha(long)
+    assert [line["round"] for line in rounds(short)] == [1, 2, 3, 4, 5, 6, 7]
+    assert short.load_experiment().rounds == 7
+
+
+def test_a_stopped_run_may_become_longer_too(tmp_path: Path) -> None:
+    folder = broken_run(tmp_path / "begun")
+    done = thistle("resume", str(folder.path), "--rounds", "6", "--engine", "inline", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert model_sha(folder) == model_sha(run(tiny(tmp_path, "whole", rounds=6)))
+
+
+def test_a_run_that_would_not_be_the_same_is_not_made_longer(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, "done"))
+    before = folder.summary.read_bytes(), folder.metrics.read_bytes()
+    longer = ("resume", str(folder.path), "--engine", "inline", "--rounds")
+    assert "has 4 already; give a larger number" in complaint(*longer, "4", cwd=tmp_path)
+    folder.save_experiment(tiny(tmp_path, "done", **{"client.lr-schedule": "cosine"}))
+    assert "client.lr-schedule = cosine follows rounds" in complaint(*longer, "5", cwd=tmp_path)
+    folder.save_experiment(tiny(tmp_path, "done"))
+    (tmp_path / "sweep.json").write_text("{}")
+    assert "is a cell of a sweep" in complaint(*longer, "5", cwd=tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    shutil.rmtree(folder.checkpoints)
+    assert "no whole checkpoint to go on from" in complaint(*longer, "5", cwd=tmp_path)
+    assert (folder.summary.read_bytes(), folder.metrics.read_bytes()) == before
 
 
 def test_a_deployed_run_does_not_become_a_simulation(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from exchange.errors import UserError
 from exchange.runfolder import write_json
 from exchange.verdict import Verdict
-from tests.federations import run, tiny
+from tests.federations import model_sha, run, tiny
 from tests.pages import write_run, write_sweep
 from thistle.cli import app
 from thistle.report import clients
@@ -51,6 +51,15 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     cells = unpack(found["cells"], np.uint8, (len(found["clients"]), 4))
     assert (cells > 0).sum() == 16
     assert found["distribution"]["groups"].keys() <= {"honest", "malicious"}
+
+
+def test_an_evaluation_counts_only_for_the_model_it_was_made_of(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, **{"evaluate.attacks": "fgsm"}))
+    document = {"pgd20": 0.25, "per_class": {"pgd20": {}}, "model_sha256": model_sha(folder)}
+    write_json(folder.path / "robustness.json", document)
+    assert read_run(folder.path, "mine").withstood == {"pgd20": 0.25}
+    write_json(folder.path / "robustness.json", document | {"model_sha256": "of before"})
+    assert "fgsm" in read_run(folder.path, "mine").withstood
 
 
 def test_damage_is_passed_over_and_named(tmp_path: Path) -> None:

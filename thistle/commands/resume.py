@@ -1,4 +1,4 @@
-"""`thistle resume`: continue a run after its last checkpoint."""
+"""`thistle resume`: continue a run after its last checkpoint, or a finished one for some rounds more."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from exchange.runfolder import RunFolder, read_lines
 from thistle.commands.options import Out, Quiet
 from thistle.experiments import cores
 from thistle.launch import Engine, Launch, engine_for, show_summary
+from thistle.report.sources import is_sweep
 
 
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
     out: Out = "runs",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Go on until it has had so many rounds, even if it has finished.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: as before.")] = None,
     engine: Annotated[Engine, typer.Option(help="ray or inline: the result is the same.")] = Engine.RAY,
     quiet: Quiet = False,
@@ -25,8 +29,8 @@ def resume(
     """Continue a stopped run; it ends with the model it would have had without the stop."""
     folder = find_run(run, out)
     experiment = folder.load_experiment()
-    status = folder.get_status()
-    if status.get("status") == "finished":
+    finished = folder.get_status().get("status") == "finished"
+    if finished and rounds is None:
         if not quiet:
             show_summary(folder)
         raise typer.Exit(0)
@@ -34,8 +38,11 @@ def resume(
         raise UserError(f"{folder.path}: this run is still going on")
     if is_deployed(folder):
         raise UserError(f"{folder.path}: real nodes train this run; continue it with: thistle deploy resume")
+    if rounds is not None:
+        check_longer(experiment, folder, rounds)
     flat = experiment.flat()
     flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
+    flat["rounds"] = rounds or experiment.rounds
     flat["runtime.workers"] = workers or experiment.runtime.workers or cores()
     experiment = Experiment.of(flat)
     launch = Launch(engine, quiet)
@@ -43,6 +50,20 @@ def resume(
         plan = launch.check(experiment)
         code = launch.carry_out(runner, experiment, folder, plan)
     raise typer.Exit(code)
+
+
+def check_longer(experiment: Experiment, folder: RunFolder, rounds: int) -> None:
+    """Refuse what would not be the same run, only longer."""
+    from server.checkpoint import load_checkpoint
+
+    if rounds <= experiment.rounds:
+        raise UserError(f"--rounds {rounds}: {folder.path} has {experiment.rounds} already; give a larger number")
+    if experiment.client.lr_schedule == "cosine":
+        raise UserError(f"--rounds {rounds}: client.lr-schedule = cosine follows rounds; start a new run instead")
+    if is_sweep(folder.path.parent):
+        raise UserError(f"--rounds {rounds}: {folder.path} is a cell of a sweep; change rounds in the sweep's file")
+    if folder.metrics.exists() and load_checkpoint(folder.checkpoints) is None:
+        raise UserError(f"--rounds {rounds}: {folder.path} has no whole checkpoint to go on from; start a new run")
 
 
 def is_deployed(folder: RunFolder) -> bool:

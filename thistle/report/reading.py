@@ -216,6 +216,8 @@ def _withstood(folder: Path, summary: Mapping[str, Any], problems: list[str]) ->
     """Accuracies by attack; the other fields of robustness.json are no accuracies."""
     final = summary.get("final_robust")
     measured = read_object(folder, "robustness.json", problems)
+    if measured.get("model_sha256") != summary.get("model_sha256"):  # the run went on after it
+        measured = {}
     by_attack = measured if isinstance(measured.get("per_class"), dict) else final if isinstance(final, dict) else {}
     names = measured["per_class"] if by_attack is measured else by_attack
     values = {str(attack): number(by_attack.get(attack)) for attack in names}
