@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from exchange.errors import UserError
-from exchange.runfolder import RunFolder, write_json
+from exchange.locks import holding
+from exchange.runfolder import write_json
 from thistle.experiments import cores
 from thistle.launch import Engine, Launch, engine_for
 from thistle.screen import complain, results, say, table
@@ -67,7 +68,7 @@ def carry_out(plan: Sweep, cells: Sequence[Cell], home: Path, engine: Engine, jo
     line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
     forecast = look_ahead(todo, engine) if len(todo) == len(cells) else ""
     make_home(home)
-    with RunFolder(home).held():
+    with holding(home, "this sweep is still going on"):
         write_plan(plan, cells, home)
         say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
         if not todo:
