@@ -11,6 +11,7 @@ import pytest
 
 from exchange.runfolder import read_json
 from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
+from tests.test_golden import DEPLOYED, on_record
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 
@@ -43,6 +44,7 @@ def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) ->
         inline = thistle("run", str(experiment), *here, *attack, state=state)
         assert inline.returncode == 0, inline.stderr
         assert model_sha(folder) == model_sha(tmp_path / "here" / "one")
+        assert on_record(DEPLOYED) in (None, model_sha(folder))
         assert read_json(folder / "truth.json")["malicious"] is None
         again = thistle("deploy", "submit", str(experiment), "--name", "one", state=state)
         assert again.returncode == 2 and "exists" in again.stderr
