@@ -11,12 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 from pydantic import ValidationError
-
-from attacks.table import check_kind, find, strength_of
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.randomness import numpy_rng
-from exchange.settings import Attack, Value, parse_ids
+from thistle.attacks.table import check_kind, find, strength_of
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import numpy_rng
+from thistle.experiments.settings import Attack, Value, parse_ids
 
 PANEL = 5
 """So many trainings tell colluders what honest updates look like."""

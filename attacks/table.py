@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from exchange.errors import UserError
-from exchange.own import is_own
-from exchange.settings import Attack, Default
+from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import is_own
+from thistle.experiments.settings import Attack, Default
 
 Knowledge = Literal["nothing", "own data", "colluders", "honest clients"]
 

@@ -21,16 +21,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from thistle.attacks.evasion.engine import Budget
+from thistle.client.calibrated import CalibratedLoss
+from thistle.client.calibrations import log_prior, make_views
+from thistle.client.objectives import Setting
+from thistle.experiments.settings import Client, Network
+from thistle.tasks.models import build_model, predict
+from thistle.tasks.training import Recipe, batches, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from attacks.evasion.engine import Budget
-from client.calibrated import CalibratedLoss
-from client.calibrations import log_prior, make_views
-from client.objectives import Setting
-from exchange.settings import Client, Network
-from tasks.models import build_model, predict
-from tasks.training import Recipe, batches, train
 
 TASKS = {
     "digits": (Network(name="cnn-cifar", dropout=False), (1, 8, 8), 300, 32, 5),

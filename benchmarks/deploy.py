@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from exchange.runfolder import read_lines
+from thistle.experiments.runfolder import read_lines
 
 TINY = ("task.train-size=100", "client.epochs=1", "model.name=mlp", "evaluate.every=100", "strategy.name=fedavg")
 

@@ -34,6 +34,9 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[0:0] = [str(HERE.parent)]
 
+from thistle.experiments.errors import UserError  # noqa: E402
+from thistle.experiments.experiment import Experiment  # noqa: E402
+
 from benchmarks import peers  # noqa: E402
 from benchmarks.round_contenders import Contender, Flowered, Piped, Sample, submit_app  # noqa: E402
 from benchmarks.round_plan import (  # noqa: E402
@@ -47,8 +50,6 @@ from benchmarks.round_plan import (  # noqa: E402
     WORKERS,
     save_arrays,
 )
-from exchange.errors import UserError  # noqa: E402
-from exchange.experiment import Experiment  # noqa: E402
 from thistle.flower import EngineError, free_port  # noqa: E402
 
 ENDLESS = 100_000
@@ -98,7 +99,7 @@ def thistle_experiment(data: dict[str, Any], folder: Path) -> Experiment:
 
 def share_out(experiment: Experiment, folder: Path) -> None:
     """The same images in the same shares for those that cannot read Thistle's tasks."""
-    from tasks.task import prepare_task
+    from thistle.tasks.task import prepare_task
 
     task = prepare_task(experiment.task, experiment.seed, server_data=False)
     shares = np.stack([task.partition.indices(client) for client in range(CLIENTS)])

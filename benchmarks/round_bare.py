@@ -16,6 +16,13 @@ from torch import Tensor, nn
 
 sys.path[0:0] = [str(Path(__file__).parents[1])]
 
+from thistle.experiments import settings  # noqa: E402
+from thistle.experiments.randomness import torch_rng  # noqa: E402
+from thistle.tasks.dataset import Images  # noqa: E402
+from thistle.tasks.freed_memory import keep_freed_memory  # noqa: E402
+from thistle.tasks.models import build_model  # noqa: E402
+from thistle.tasks.training import Recipe, to_tensors, train  # noqa: E402
+
 from benchmarks.round_plan import (  # noqa: E402
     BATCH,
     CLASSES,
@@ -28,12 +35,6 @@ from benchmarks.round_plan import (  # noqa: E402
     Gate,
     load_arrays,
 )
-from exchange import settings  # noqa: E402
-from exchange.memory import keep_freed_memory  # noqa: E402
-from exchange.randomness import torch_rng  # noqa: E402
-from tasks.dataset import Images  # noqa: E402
-from tasks.models import build_model  # noqa: E402
-from tasks.training import Recipe, to_tensors, train  # noqa: E402
 
 RECIPE = Recipe(epochs=EPOCHS, batch_size=BATCH, lr=RATE)
 

@@ -23,9 +23,9 @@ from uuid import uuid4
 
 import psutil
 import tomli_w
+from thistle.experiments.runfolder import nest, read_lines
 
-from benchmarks.kernels import ONE_THREAD
-from exchange.runfolder import nest, read_lines
+from benchmarks.aggregators import ONE_THREAD
 from thistle.engines.keeper import marked
 from thistle.engines.superlink import PrivateSuperLink
 from thistle.flower import EngineError

@@ -14,8 +14,9 @@ from torch import Tensor
 
 sys.path[0:0] = [str(Path(__file__).parents[1])]
 
+from thistle.strategies import aggregators  # noqa: E402
+
 from benchmarks.worker import serve  # noqa: E402
-from strategies import kernels  # noqa: E402
 
 
 def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
@@ -23,28 +24,28 @@ def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
     n, f, far = len(u), len(u) // 5, u.shape[1] ** 0.5
     calls: dict[str, Callable[[], Any]] = {
         "torch mean": lambda: u.mean(0),
-        "mean": lambda: kernels.mean(u),
-        "gram": lambda: kernels.gram(u),
-        "geometric_median": lambda: kernels.geometric_median(u),
-        "coordinate_median": lambda: kernels.coordinate_median(u),
-        "trimmed_mean": lambda: kernels.trimmed_mean(u, f),
-        "krum": lambda: kernels.krum(u, f),
-        "multi_krum": lambda: kernels.multi_krum(u, f),
-        "bulyan": lambda: kernels.bulyan(u, f),
-        "centered_clipping": lambda: kernels.centered_clipping(u, far, 3),
-        "nnm": lambda: kernels.nearest_neighbour_mixing(u, f),
+        "mean": lambda: aggregators.mean(u),
+        "gram": lambda: aggregators.gram(u),
+        "geometric_median": lambda: aggregators.geometric_median(u),
+        "coordinate_median": lambda: aggregators.coordinate_median(u),
+        "trimmed_mean": lambda: aggregators.trimmed_mean(u, f),
+        "krum": lambda: aggregators.krum(u, f),
+        "multi_krum": lambda: aggregators.multi_krum(u, f),
+        "bulyan": lambda: aggregators.bulyan(u, f),
+        "centered_clipping": lambda: aggregators.centered_clipping(u, far, 3),
+        "nnm": lambda: aggregators.nearest_neighbour_mixing(u, f),
         "nnm + geometric_median": lambda: _mixed(u, f),
-        "fltrust": lambda: kernels.fltrust(u, u[1]),
-        "foolsgold": lambda: kernels.foolsgold(kernels.gram(u, centred=False)),
-        "vector:mean": lambda: kernels.mean(u).vector,
-        "vector:geometric_median": lambda: kernels.geometric_median(u, steps=200, tolerance=0.0).vector,
-        "vector:coordinate_median": lambda: kernels.coordinate_median(u).vector,
-        "vector:trimmed_mean": lambda: kernels.trimmed_mean(u, f).vector,
+        "fltrust": lambda: aggregators.fltrust(u, u[1]),
+        "foolsgold": lambda: aggregators.foolsgold(aggregators.gram(u, centred=False)),
+        "vector:mean": lambda: aggregators.mean(u).vector,
+        "vector:geometric_median": lambda: aggregators.geometric_median(u, steps=200, tolerance=0.0).vector,
+        "vector:coordinate_median": lambda: aggregators.coordinate_median(u).vector,
+        "vector:trimmed_mean": lambda: aggregators.trimmed_mean(u, f).vector,
         # byzfl counts n - f - 1 neighbours where the paper has n - f - 2: its f is our f - 1
-        "vector:krum": lambda: kernels.krum(u, f - 1).vector,
-        "vector:multi_krum": lambda: kernels.multi_krum(u, f - 1, n - f).vector,
-        "vector:centered_clipping": lambda: kernels.centered_clipping(u, far, 3).vector,
-        "vector:nnm": lambda: kernels.nearest_neighbour_mixing(u, f).float() @ u,
+        "vector:krum": lambda: aggregators.krum(u, f - 1).vector,
+        "vector:multi_krum": lambda: aggregators.multi_krum(u, f - 1, n - f).vector,
+        "vector:centered_clipping": lambda: aggregators.centered_clipping(u, far, 3).vector,
+        "vector:nnm": lambda: aggregators.nearest_neighbour_mixing(u, f).float() @ u,
         "yard:read": u.sum,
         "yard:gemm": _gemm(),
         "yard:minimum": _minimum(),
@@ -52,10 +53,10 @@ def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
     return calls | _flower(u, f)
 
 
-def _mixed(u: Tensor, f: int) -> kernels.Aggregate:
-    products = kernels.gram(u)
-    mixing = kernels.nearest_neighbour_mixing(u, f, products=products)
-    return kernels.geometric_median(u, mixing=mixing, products=products)
+def _mixed(u: Tensor, f: int) -> aggregators.Aggregate:
+    products = aggregators.gram(u)
+    mixing = aggregators.nearest_neighbour_mixing(u, f, products=products)
+    return aggregators.geometric_median(u, mixing=mixing, products=products)
 
 
 def _gemm() -> Callable[[], Any]:

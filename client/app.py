@@ -1,6 +1,6 @@
 """The ClientApp of a host: runs each of its clients through the app of that client's kind.
 
-One message names many clients (exchange.cohort); what goes wrong in one of them is that client's alone.
+One message names many clients (thistle.protocol.cohort); what goes wrong in one of them is that client's alone.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import cast
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-
-from attacks.roles import SIMULATED, node_orders, orders
-from client import calibrated, honest, malicious, workers
-from client.data import OWN, find_share
-from client.limits import Alarm, Watchdog
-from client.terms import local_terms
-from client.work import cached_model, experiment_of
-from exchange.cohort import ACTION, pack_replies, unpack_request
-from exchange.experiment import Experiment
-from exchange.memory import keep_freed_memory
-from exchange.records import CONFIG, config_of
-from exchange.settings import Value
-from tasks.training import pick_device
+from thistle.attacks.roles import SIMULATED, node_orders, orders
+from thistle.client import calibrated, honest, malicious, workers
+from thistle.client.data import OWN, find_share
+from thistle.client.limits import Alarm, Watchdog
+from thistle.client.terms import local_terms
+from thistle.client.work import cached_model, experiment_of
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Value
+from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
+from thistle.protocol.records import CONFIG, config_of
+from thistle.tasks.freed_memory import keep_freed_memory
+from thistle.tasks.training import pick_device
 
 keep_freed_memory()
 workers.repair()

@@ -12,19 +12,18 @@ from dataclasses import dataclass
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from thistle.attacks.evasion.engine import Budget
+from thistle.attacks.evasion.losses import cross_entropy
+from thistle.client.augmentation import crop_and_flip
+from thistle.client.calibrations import Views, log_prior, make_views
+from thistle.client.objectives import OBJECTIVES, Setting, craft_at_rest
+from thistle.client.work import Work
+from thistle.experiments.randomness import torch_rng
+from thistle.experiments.settings import Client, parse_ids
+from thistle.tasks.layers import clean_statistics
+from thistle.tasks.models import predict
+from thistle.tasks.training import Loss, plain_loss
 from torch import Tensor, nn
-
-from attacks.evasion.engine import Budget
-from attacks.evasion.losses import cross_entropy
-from client.augmentation import crop_and_flip
-from client.calibrations import Views, log_prior, make_views
-from client.objectives import OBJECTIVES, Setting, craft_at_rest
-from client.work import Work
-from exchange.randomness import torch_rng
-from exchange.settings import Client, parse_ids
-from tasks.layers import clean_statistics
-from tasks.models import predict
-from tasks.training import Loss, plain_loss
 
 app = ClientApp()
 

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from thistle.experiments.settings import Client
+from thistle.tasks.layers import SCALE
 from torch import Tensor
 from torch.nn.functional import one_hot
-
-from exchange.settings import Client
-from tasks.layers import SCALE
 
 View = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the logits that a loss sees."""
@@ -57,7 +56,7 @@ class LogitAdjustment:
 class RoBal:
     """10·(cos_y − m_y) for an image's own class y, m = 0.1·log(1/π); 10·cos_k for the others (Wu et al. 2021).
 
-    The cosines, times 10, are what the network's head gives (tasks.layers.CosineHead).
+    The cosines, times 10, are what the network's head gives (thistle.tasks.layers.CosineHead).
     """
 
     log_prior: Tensor

@@ -8,13 +8,12 @@ from functools import lru_cache
 from typing import Protocol, cast
 
 from flwr.app import ConfigRecord
-
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.settings import Value
-from tasks.dataset import Images
-from tasks.sources import map_classes, read_source
-from tasks.task import cached_task
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Value
+from thistle.tasks.dataset import Images
+from thistle.tasks.sources import map_classes, read_source
+from thistle.tasks.task import cached_task
 
 OWN = "data"
 """In a node's config: `folder:PATH` or `npz:PATH` on that node, instead of the experiment's task."""

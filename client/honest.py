@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-
-from client.work import Work
+from thistle.client.work import Work
 
 app = ClientApp()
 

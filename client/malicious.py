@@ -1,8 +1,8 @@
 """The malicious client: trains on poisoned data, or sends another update than it trained. A complete ClientApp.
 
-What it does honestly it does by the objective of the others (client.calibrated), on batches that it poisoned before.
+Its honest part follows the others' objective (thistle.client.calibrated), on batches that it poisoned before.
 
-In simulation the experiment says who attacks and how; on a real node its own node config alone (attacks.roles).
+In simulation the experiment says who attacks and how; on a real node its own node config alone (thistle.attacks.roles).
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from dataclasses import replace
 import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
+from thistle.attacks.poisoning.build import Facts, Poison, make_poison
+from thistle.attacks.poisoning.data import DataAttack
+from thistle.attacks.roles import Training, orders, panel
+from thistle.client.calibrated import local_loss
+from thistle.client.work import Work
+from thistle.experiments.randomness import torch_rng
+from thistle.experiments.settings import Attack
+from thistle.protocol.layout import Layout
+from thistle.tasks.training import Loss
 from torch import Tensor, nn
-
-from attacks.poisoning.build import Facts, Poison, make_poison
-from attacks.poisoning.data import DataAttack
-from attacks.roles import Training, orders, panel
-from client.calibrated import local_loss
-from client.work import Work
-from exchange.layout import Layout
-from exchange.randomness import torch_rng
-from exchange.settings import Attack
-from tasks.training import Loss
 
 app = ClientApp()
 

@@ -1,7 +1,7 @@
 """Objectives of adversarial training: how examples are crafted, and what the model then minimises on them.
 
 x are the images of a batch, x̃ the adversarial ones, y the labels; f stands for the logits after calibration
-(client.calibrations), p for their softmax. Each objective is a `Craft` and a `Minimise`; `OBJECTIVES` pairs them.
+(thistle.client.calibrations), p for their softmax. An objective is a `Craft` and a `Minimise`, paired in `OBJECTIVES`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from thistle.attacks.evasion.engine import Budget, Crafted, Forward, anywhere, at_rest, craft, nearby
+from thistle.attacks.evasion.losses import cross_entropy, soft_cross_entropy
+from thistle.client.calibrations import View
+from thistle.tasks.models import predict
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softmax
-
-from attacks.evasion.engine import Budget, Crafted, Forward, anywhere, at_rest, craft, nearby
-from attacks.evasion.losses import cross_entropy, soft_cross_entropy
-from client.calibrations import View
-from tasks.models import predict
 
 BETA_TRADES, BETA_MART = 6.0, 5.0
 LAMBDA_GAIRAT = -1.0

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from flwr.app import ConfigRecord
-
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.settings import TERMS, Value
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import TERMS, Value
 
 NODE_KEYS = ("objective", "calibration", "epsilon", "step", "steps")
 """What a calibrated node's config may say: the setting `client.` of the same name, for this node alone."""

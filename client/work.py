@@ -12,19 +12,18 @@ from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from thistle.client.data import Share, find_share
+from thistle.client.terms import local_terms
+from thistle.experiments import settings
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
+from thistle.experiments.settings import Value
+from thistle.protocol.factors import asked_rank, to_factors
+from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
+from thistle.protocol.records import arrays_of, config_of
+from thistle.tasks.models import build_model
+from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 from torch import Tensor, nn
-
-from client.data import Share, find_share
-from client.terms import local_terms
-from exchange import settings
-from exchange.experiment import Experiment
-from exchange.factors import asked_rank, to_factors
-from exchange.layout import CONTROL, Layout, load_record, to_record
-from exchange.randomness import seed_for, seed_torch, torch_rng
-from exchange.records import arrays_of, config_of
-from exchange.settings import Value
-from tasks.models import build_model
-from tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 
 Metrics = dict[str, float | list[int]]
 

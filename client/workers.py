@@ -3,8 +3,8 @@
 Flower puts a worker that died back into its pool, where it fails every later message at once; it serves at most
 cores + 4 workers; it looks for messages ten times a second and tells nobody of replies; it starts as many workers as
 a cluster has processors and gives them no code. Flower loads the ClientApp in the process that owns the workers
-before it makes them, so that importing `client.app` is the moment to put this right. tests/client/test_workers.py
-notices an upgrade.
+before it makes them, so that importing `thistle.client.app` is the moment to put this right.
+tests/client/test_workers.py notices an upgrade.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from exchange.bell import REPLIES, REQUESTS
+from thistle.protocol.wakeup import REPLIES, REQUESTS
 
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
 """Only the process that owns a simulation's workers has loaded it."""
@@ -63,7 +63,7 @@ def _bring_in(state: Any, queue: Any, f_stop: threading.Event) -> None:
     while not f_stop.is_set():
         with suppress(Empty):
             state.store_message_res(queue.get(timeout=1.0))
-            REPLIES.ring()
+            REPLIES.notify()
 
 
 def _repaired(raybackend: Any) -> Any:

@@ -11,20 +11,19 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-
-from attacks.evasion.table import check_evaluation
-from attacks.poisoning.build import check_own
-from attacks.table import check_attack
-from exchange.announce import announce
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.memory import keep_freed_memory
-from exchange.runfolder import RunFolder, disk_fault
-from exchange.text import last_line, printable
-from server.federation import Federation
-from server.remote import RemoteGrid, is_deployed, sit_out_errors
-from strategies.table import needs_server_data, resolve
-from tasks.task import prepare_task
+from thistle.attacks.evasion.table import check_evaluation
+from thistle.attacks.poisoning.build import check_own
+from thistle.attacks.table import check_attack
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, disk_fault
+from thistle.protocol.announce import announce
+from thistle.protocol.text import last_line, printable
+from thistle.server.federation import Federation
+from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
+from thistle.strategies.table import needs_server_data, resolve
+from thistle.tasks.freed_memory import keep_freed_memory
+from thistle.tasks.task import prepare_task
 
 keep_freed_memory()
 app = ServerApp()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from flwr.app import ArrayRecord
-
-from exchange.layout import Entry, Layout, to_array
+from thistle.protocol.layout import Entry, Layout, to_array
 
 NONE = "none"
 MALFORMED = "aggregate.malformed"

@@ -13,9 +13,8 @@ from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
-
-from exchange.answer import Number
-from exchange.records import ARRAYS, METRICS
+from thistle.protocol.answer import Number
+from thistle.protocol.records import ARRAYS, METRICS
 
 EXAMPLES, COUNTS = "num-examples", "class-counts"
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attacks.roles import active, attackers
-from exchange.experiment import Experiment
-from exchange.verdict import Verdict
+from thistle.attacks.roles import active, attackers
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.verdict import Verdict
 
 EXCLUDED = ("filtered", "rejected")
 UNKNOWN: dict[str, object] = {"malicious": None, "kind": None, "start": None, "stop": None}

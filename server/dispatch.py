@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-
-from exchange.bell import REQUESTS
-from exchange.cohort import ACTION, pack_request, unpack_replies
-from exchange.text import last_line
-from server.reply import Reply
+from thistle.protocol.cohort import ACTION, pack_request, unpack_replies
+from thistle.protocol.text import last_line
+from thistle.protocol.wakeup import REQUESTS
+from thistle.server.reply import Reply
 
 logger = logging.getLogger("thistle")
 
@@ -111,7 +110,7 @@ class Dispatch:
             self.queue.remove(chunk)
             message = chunk.packed(host, self.deadline)
             list(self.inner.push_messages([message]))
-            REQUESTS.ring()
+            REQUESTS.notify()
             chunk.sent = time.monotonic()
             self.out[host] = (message.metadata.message_id, chunk)
 

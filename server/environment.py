@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-
-from exchange.own import ROOMS
+from thistle.experiments.plugins import APP, ROOMS
 
 PACKAGES = ("thistle-fl", "flwr", "torch", "torchvision", "ray", "numpy", "safetensors")
 
@@ -29,11 +28,10 @@ def environment(hosts: list[dict[str, str]]) -> dict[str, object]:
 
 def app_hash() -> str:
     """A fingerprint of the code that decides a run's result, the same from a checkout, a wheel or a bundle."""
-    root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for room in ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+        for path in sorted((APP / room).rglob("*.py")):
+            digest.update(f"{path.relative_to(APP).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

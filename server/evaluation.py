@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
+from thistle.attacks.evasion.measure import Adversary, share, survivors
+from thistle.attacks.evasion.table import parse_attacks
+from thistle.attacks.poisoning.trigger import backdoor_success
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import torch_rng
+from thistle.protocol.layout import load_record
+from thistle.tasks.training import evaluate
 from torch import Tensor, nn
-
-from attacks.evasion.measure import Adversary, share, survivors
-from attacks.evasion.table import parse_attacks
-from attacks.poisoning.trigger import backdoor_success
-from exchange.experiment import Experiment
-from exchange.layout import load_record
-from exchange.randomness import torch_rng
-from tasks.training import evaluate
 
 
 @dataclass(frozen=True)

@@ -17,36 +17,35 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
-
-from exchange.announce import announce
-from exchange.experiment import Experiment
-from exchange.factors import asked_rank
-from exchange.layout import Layout, record_bytes, sha256, to_record, to_state, view
-from exchange.randomness import reseed_globals
-from exchange.records import config_of
-from exchange.runfolder import RunFolder, read_json, write_atomically, write_json
-from exchange.settings import learning_rate
-from exchange.text import last_line
-from exchange.verdict import Verdict
-from server.casting import cast_aggregate
-from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from server.detection import UNKNOWN, Truth
-from server.environment import environment
-from server.evaluation import Evaluation
-from server.grid import CohortGrid
-from server.guard import Expected, Guard, Inspection
-from server.hosts import Hosts, read_bindings
-from server.recorder import Recorder
-from server.reply import Reply
-from server.stopping import why_ended
-from strategies.build import make_strategy
-from strategies.flower import as_messages, fit
-from strategies.memory import recall, remind
-from strategies.pipeline import Pipeline
-from strategies.table import needs_losses
-from tasks.models import build_model
-from tasks.task import Task
-from tasks.training import pick_device, to_tensors
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import reseed_globals
+from thistle.experiments.runfolder import RunFolder, read_json, write_atomically, write_json
+from thistle.experiments.settings import learning_rate
+from thistle.protocol.announce import announce
+from thistle.protocol.factors import asked_rank
+from thistle.protocol.layout import Layout, record_bytes, sha256, to_record, to_state, view
+from thistle.protocol.records import config_of
+from thistle.protocol.text import last_line
+from thistle.protocol.verdict import Verdict
+from thistle.server.casting import cast_aggregate
+from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.server.detection import UNKNOWN, Truth
+from thistle.server.environment import environment
+from thistle.server.evaluation import Evaluation
+from thistle.server.grid import CohortGrid
+from thistle.server.guard import Expected, Guard, Inspection
+from thistle.server.hosts import Hosts, read_bindings
+from thistle.server.recorder import Recorder
+from thistle.server.reply import Reply
+from thistle.server.stopping import why_ended
+from thistle.strategies.build import make_strategy
+from thistle.strategies.flower import as_messages, fit
+from thistle.strategies.memory import recall, remind
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.table import needs_losses
+from thistle.tasks.models import build_model
+from thistle.tasks.task import Task
+from thistle.tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 

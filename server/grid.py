@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-
-from exchange.bell import REPLIES, REQUESTS
-from exchange.errors import UserError
-from exchange.text import last_line
-from server.around import GridAround
-from server.dispatch import Dispatch, balance
-from server.hosts import Hosts
-from server.reply import Reply
+from thistle.experiments.errors import UserError
+from thistle.protocol.text import last_line
+from thistle.protocol.wakeup import REPLIES, REQUESTS
+from thistle.server.around import GridAround
+from thistle.server.dispatch import Dispatch, balance
+from thistle.server.hosts import Hosts
+from thistle.server.reply import Reply
 
 logger = logging.getLogger("thistle")
 
@@ -93,7 +92,7 @@ class CohortGrid(GridAround):
     def _ping(self, nodes: Iterable[int]) -> None:
         asked = [Message(self._facts, dst_node_id=node, message_type="query.ping") for node in nodes]
         list(self.inner.push_messages(asked))
-        REQUESTS.ring()
+        REQUESTS.notify()
         self._pings |= {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
 
     def _take_in(self) -> None:

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord
-
-from exchange.answer import Answer
-from exchange.cohort import Record
-from exchange.layout import Layout
-from exchange.text import last_line, printable
-from exchange.verdict import Verdict
-from server.checks import Expected, Rejected, check_records, read_metrics
-from server.factors import read_factors
-from server.payload import Sent, read_model
-from server.reply import Reply
+from thistle.protocol.answer import Answer
+from thistle.protocol.cohort import Record
+from thistle.protocol.layout import Layout
+from thistle.protocol.text import last_line, printable
+from thistle.protocol.verdict import Verdict
+from thistle.server.checks import Expected, Rejected, check_records, read_metrics
+from thistle.server.factors import read_factors
+from thistle.server.payload import Sent, read_model
+from thistle.server.reply import Reply
 
 __all__ = ["Expected", "Guard", "Inspection"]
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import RecordDict
-
-from exchange.errors import UserError
-from exchange.settings import parse_ids
-from exchange.text import printable
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import parse_ids
+from thistle.protocol.text import printable
 
 logger = logging.getLogger("thistle")
 

@@ -14,9 +14,8 @@ from io import BytesIO
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
-
-from exchange.layout import NUMPY, Entry, Layout, record_bytes, view
-from server.checks import Rejected
+from thistle.protocol.layout import NUMPY, Entry, Layout, record_bytes, view
+from thistle.server.checks import Rejected
 
 LARGEST = 1e6  # |value| in floating arrays
 FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)

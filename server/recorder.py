@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from exchange.runfolder import FORMAT, RunFolder, read_lines, write_atomically
-from exchange.verdict import Verdict
-from server.detection import Score
+from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
+from thistle.protocol.verdict import Verdict
+from thistle.server.detection import Score
 
 LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried")

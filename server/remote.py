@@ -18,10 +18,9 @@ from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
 from httpx import HTTPError, codes
-
-from exchange.bell import REPLIES
-from exchange.text import last_line
-from server.around import GridAround
+from thistle.protocol.text import last_line
+from thistle.protocol.wakeup import REPLIES
+from thistle.server.around import GridAround
 
 POLL = 0.5
 """Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
@@ -116,12 +115,12 @@ class RemoteGrid(GridAround):
                 found = self._pull(name, letter.request)
                 if found is not None:
                     letter.reply = found
-                    REPLIES.ring()
+                    REPLIES.notify()
                     return
                 time.sleep(POLL * max(1.0, len(self._letters) / CROWD))
         except Exception as error:
             self._failure = error
-            REPLIES.ring()
+            REPLIES.notify()
 
     def _pull(self, name: str, request: Message) -> Message | None:
         try:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import Error, Message, RecordDict
-
-from exchange.cohort import Record
+from thistle.protocol.cohort import Record
 
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from exchange.experiment import Experiment
+from thistle.experiments.experiment import Experiment
 
 
 def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:

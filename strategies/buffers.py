@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from thistle.protocol.layout import Entry, Layout, State
 from torch import Tensor
-
-from exchange.layout import Entry, Layout, State
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 BRANCHES = ("clean", "adversarial")
-"""FedRBN's two sets of statistics (tasks.layers.DualBatchNorm): each is combined over the clients that used it."""
+"""FedRBN's two sets of statistics (thistle.tasks.layers.DualBatchNorm): each is combined over its own clients."""
 
 
 def combine_buffers(layout: Layout, states: Sequence[State], weights: Tensor | None, sent: State) -> State:

@@ -8,26 +8,25 @@ from typing import Any
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
-
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from exchange.own import is_own, make_own, wrong_result
-from exchange.settings import TERMS, Value
-from strategies import kernels, steps
-from strategies.classes import ClassAwareHead, Head
-from strategies.filters import AngleFilter, LossFilter, ZenoFilter
-from strategies.flower import WithoutBuffers, sampling
-from strategies.learning import ServerData
-from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
-from strategies.pipeline import Pipeline
-from strategies.ranks import Ranks
-from strategies.rounds import Step
-from strategies.scaffold import ControlVariates
-from strategies.share import MaliciousShare
-from strategies.table import check_only_flower, find, parse_similarity_weights
-from tasks.models import build_model
-from tasks.task import Task
-from tasks.training import pick_device, to_tensors
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import is_own, make_own, wrong_result
+from thistle.experiments.settings import TERMS, Value
+from thistle.protocol.layout import Layout
+from thistle.strategies import aggregators, steps
+from thistle.strategies.classes import ClassAwareHead, Head
+from thistle.strategies.filters import AngleFilter, LossFilter, ZenoFilter
+from thistle.strategies.flower import WithoutBuffers, sampling
+from thistle.strategies.learning import ServerData
+from thistle.strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.ranks import Ranks
+from thistle.strategies.rounds import Step
+from thistle.strategies.scaffold import ControlVariates
+from thistle.strategies.share import MaliciousShare
+from thistle.strategies.table import check_only_flower, find, parse_similarity_weights
+from thistle.tasks.models import build_model
+from thistle.tasks.task import Task
+from thistle.tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 
@@ -136,16 +135,16 @@ def _aggregator(wanted: Any, layout: Layout) -> Step:
     if wanted.aggregator == "fedcpa":
         return CriticalParameters(matrices_of(layout))
     rules: dict[str, tuple[steps.Rule, bool]] = {
-        "mean": (lambda u, w, m: kernels.mean(u, None if m is not None else w, mixing=m), False),
+        "mean": (lambda u, w, m: aggregators.mean(u, None if m is not None else w, mixing=m), False),
         "geometric-median": (
-            lambda u, w, m: kernels.geometric_median(u, None if m is not None else w, mixing=m),
+            lambda u, w, m: aggregators.geometric_median(u, None if m is not None else w, mixing=m),
             False,
         ),
-        "median": (lambda u, w, m: kernels.coordinate_median(u, mixing=m), True),
-        "trimmed-mean": (lambda u, w, m: kernels.trimmed_mean(u, beta=trim, mixing=m), True),
-        "krum": (lambda u, w, m: kernels.krum(u, f, mixing=m), False),
-        "multi-krum": (lambda u, w, m: kernels.multi_krum(u, f, mixing=m), False),
-        "bulyan": (lambda u, w, m: kernels.bulyan(u, f, mixing=m), True),
+        "median": (lambda u, w, m: aggregators.coordinate_median(u, mixing=m), True),
+        "trimmed-mean": (lambda u, w, m: aggregators.trimmed_mean(u, beta=trim, mixing=m), True),
+        "krum": (lambda u, w, m: aggregators.krum(u, f, mixing=m), False),
+        "multi-krum": (lambda u, w, m: aggregators.multi_krum(u, f, mixing=m), False),
+        "bulyan": (lambda u, w, m: aggregators.bulyan(u, f, mixing=m), True),
     }
     rule, coordinatewise = rules[wanted.aggregator]
     return steps.Aggregation(wanted.aggregator, rule, coordinatewise)

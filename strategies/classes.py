@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from thistle.experiments.errors import UserError
+from thistle.protocol.layout import Layout
+from thistle.strategies.rounds import Progress, Round
 from torch import Tensor
-
-from exchange.errors import UserError
-from exchange.layout import Layout
-from strategies.rounds import Progress, Round
 
 
 @dataclass(frozen=True)

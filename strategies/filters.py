@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from thistle.strategies.aggregators import inner_products
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.share import MaliciousShare
 from torch import Tensor
-
-from strategies.kernels import inner_products
-from strategies.rounds import Progress, Round
-from strategies.share import MaliciousShare
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def part_of(share: float, n: int) -> int:
 
 @dataclass(frozen=True)
 class LossFilter:
-    """LF_{ρ,θ} of RoFSL: drop the ⌊θn⌋ lowest scores, ties by client id; θ "auto": see strategies.share."""
+    """LF_{ρ,θ} of RoFSL: drop the ⌊θn⌋ lowest scores, ties by client id; θ "auto": see thistle.strategies.share."""
 
     rho: float
     theta: float | MaliciousShare

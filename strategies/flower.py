@@ -14,12 +14,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-
-from exchange.answer import Answer
-from exchange.experiment import Experiment
-from exchange.layout import Layout, State, as_array, to_record, to_state
-from exchange.records import ARRAYS, METRICS, arrays_of, metrics_of
-from strategies.buffers import combine_buffers
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.answer import Answer
+from thistle.protocol.layout import Layout, State, as_array, to_record, to_state
+from thistle.protocol.records import ARRAYS, METRICS, arrays_of, metrics_of
+from thistle.strategies.buffers import combine_buffers
 
 
 class WithoutBuffers(Strategy):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
+from thistle.protocol.layout import Layout, State
+from thistle.tasks.models import predict
+from thistle.tasks.training import Recipe, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from exchange.layout import Layout, State
-from exchange.randomness import seed_for, seed_torch, torch_rng
-from tasks.models import predict
-from tasks.training import Recipe, train
 
 CHUNK = 500
 

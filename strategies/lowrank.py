@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from thistle.protocol.factors import is_matrix, layer_rank, pays, sides
+from thistle.protocol.layout import Layout
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators import Aggregate, Matrix
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.steps import aggregated, kept_updates, nothing
 from torch import Tensor
-
-from exchange.factors import is_matrix, layer_rank, pays, sides
-from exchange.layout import Layout
-from strategies import kernels
-from strategies.kernels import Aggregate, Matrix
-from strategies.rounds import Progress, Round
-from strategies.steps import aggregated, kept_updates, nothing
 
 
 def matrices_of(layout: Layout) -> tuple[Matrix, ...]:
@@ -47,9 +46,9 @@ class LowRank:
         )
         whole = whole.reshape(ranks.shape).bool()
         if not self.decompose:
-            kernels.truncate(progress.updates, self.matrices, ranks * whole)
+            aggregators.truncate(progress.updates, self.matrices, ranks * whole)
             return progress
-        return replace(progress, spectra=kernels.decompose(progress.updates, self.matrices, ranks, whole))
+        return replace(progress, spectra=aggregators.decompose(progress.updates, self.matrices, ranks, whole))
 
     def _came_whole(self, rank: int, matrix: Matrix) -> bool:
         rows, columns = matrix[1:]
@@ -70,11 +69,11 @@ class SimilarityWeighting:
             return nothing(progress)
         assert progress.spectra is not None, "LowRank comes first"
         updates = kept_updates(progress)
-        pairs = kernels.similarities(updates, progress.spectra.rows(progress.kept), self.relative)
-        terms = kernels.mean_similarities(pairs)
-        alpha = kernels.adapted_alpha(terms) if self.alpha is None else torch.tensor(self.alpha, dtype=terms.dtype)
-        scores, weights = kernels.similarity_weights(terms, alpha, self.temperature)
-        found = kernels.mean(updates, weights * round.prior[progress.kept])
+        pairs = aggregators.similarities(updates, progress.spectra.rows(progress.kept), self.relative)
+        terms = aggregators.mean_similarities(pairs)
+        alpha = aggregators.adapted_alpha(terms) if self.alpha is None else torch.tensor(self.alpha, dtype=terms.dtype)
+        scores, weights = aggregators.similarity_weights(terms, alpha, self.temperature)
+        found = aggregators.mean(updates, weights * round.prior[progress.kept])
         progress = aggregated(round, _scored(progress, scores), found, "dsvd")
         if self.alpha is not None:
             return progress
@@ -94,9 +93,9 @@ class CriticalParameters:
         updates, prior = kept_updates(progress), round.prior[progress.kept]
         last = round.memory.get("fedcpa.model")
         step = None if last is None else self._columns(round.model - torch.from_numpy(last))
-        totals, weights = kernels.critical_weights(self._columns(updates), self._columns(round.model), step)
+        totals, weights = aggregators.critical_weights(self._columns(updates), self._columns(round.model), step)
         shares = weights * prior / prior[weights > 0].sum()
-        found = Aggregate(kernels.combine(updates, shares), shares)
+        found = Aggregate(aggregators.combine(updates, shares), shares)
         return aggregated(round, _scored(progress, totals), found, "fedcpa").note(**self._memo(round))
 
     def _columns(self, values: Tensor) -> Tensor:

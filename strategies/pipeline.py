@@ -10,21 +10,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from thistle.experiments.randomness import numpy_rng
+from thistle.experiments.settings import Value
+from thistle.protocol.answer import Answer
+from thistle.protocol.factors import ask_for_factors
+from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
+from thistle.protocol.records import arrays_of, metrics_of
+from thistle.protocol.verdict import Verdict
+from thistle.strategies import aggregators, reputation
+from thistle.strategies.buffers import combine_buffers
+from thistle.strategies.learning import ServerData, ServerRound
+from thistle.strategies.ranks import RANKS, Ranks
+from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.scaffold import control_records
 from torch import Tensor
-
-from exchange.answer import Answer
-from exchange.factors import ask_for_factors
-from exchange.layout import CONTROL, Layout, State, to_record, to_state, view
-from exchange.randomness import numpy_rng
-from exchange.records import arrays_of, metrics_of
-from exchange.settings import Value
-from exchange.verdict import Verdict
-from strategies import kernels, reputation
-from strategies.buffers import combine_buffers
-from strategies.learning import ServerData, ServerRound
-from strategies.ranks import RANKS, Ranks
-from strategies.rounds import Progress, Round, Step
-from strategies.scaffold import control_records
 
 REPUTATION = "reputation"
 
@@ -121,7 +120,7 @@ class Pipeline(Strategy):
         sent, updates = self._sent, torch.from_numpy(block)
         model = self.layout.vector(sent)
         round = self._round(number, answers, model)
-        spread = kernels.sample_variance(updates) if len(updates) else 0.0
+        spread = aggregators.sample_variance(updates) if len(updates) else 0.0
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
         for step in self.steps:
             progress = step(round, progress)

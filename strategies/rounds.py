@@ -9,14 +9,13 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from thistle.experiments.errors import UserError
+from thistle.strategies.aggregators.spectra import Spectra
 from torch import Tensor
-
-from exchange.errors import UserError
-from strategies.kernels.spectra import Spectra
 
 
 class Server(Protocol):
-    """What the server can learn from its own data (strategies.learning)."""
+    """What the server can learn from its own data (thistle.strategies.learning)."""
 
     def gradient(self) -> Tensor:
         """g0 at the model that was sent."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
-
-from exchange.layout import CONTROL
-from strategies.rounds import Progress, Round
+from thistle.protocol.layout import CONTROL
+from thistle.strategies.rounds import Progress, Round
 
 # In the memory: c as "control", and c_i as "control/<client>".
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from thistle.strategies.rounds import Progress, Round
 from torch import Tensor
-
-from strategies.rounds import Progress, Round
 
 MOST = 0.8
 """At most this share of a round is dropped."""

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from thistle.experiments.randomness import torch_rng
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators import Aggregate
+from thistle.strategies.rounds import Progress, Round
 from torch import Tensor
-
-from exchange.randomness import torch_rng
-from strategies import kernels
-from strategies.kernels import Aggregate
-from strategies.rounds import Progress, Round
 
 Rule = Callable[[Tensor, Tensor, Tensor | None], Aggregate]
 """(kept updates, their prior, mixing) → aggregate."""
@@ -29,7 +28,7 @@ class NearestNeighbourMixing:
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
             return progress
-        return replace(progress, mixing=kernels.nearest_neighbour_mixing(kept_updates(progress), self.malicious))
+        return replace(progress, mixing=aggregators.nearest_neighbour_mixing(kept_updates(progress), self.malicious))
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Bucketing:
             return progress
         generator = torch_rng(self.seed, "buckets", round.number)
         size = min(self.size, int(progress.kept.sum()))
-        return replace(progress, mixing=kernels.bucketing(kept_updates(progress), size, generator))
+        return replace(progress, mixing=aggregators.bucketing(kept_updates(progress), size, generator))
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class CenteredClipping:
             return nothing(progress)
         last = round.memory.get("centre")
         start = None if last is None else torch.from_numpy(last)
-        found = kernels.centered_clipping(kept_updates(progress), self.tau, start=start, mixing=progress.mixing)
+        found = aggregators.centered_clipping(kept_updates(progress), self.tau, start=start, mixing=progress.mixing)
         return aggregated(round, progress, found, "centered-clipping").note(centre=found.vector.numpy())
 
 
@@ -88,7 +87,7 @@ class FLTrust:
         if not progress.kept.any():
             return nothing(progress)
         reference = round.server.learn(round.model, round.lr) - round.model
-        return aggregated(round, progress, kernels.fltrust(kept_updates(progress), reference), "fltrust")
+        return aggregated(round, progress, aggregators.fltrust(kept_updates(progress), reference), "fltrust")
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,11 @@ class FoolsGold:
             past = round.memory.get(f"foolsgold/{client}")
             if past is not None:
                 row.add_(torch.from_numpy(past))
-        weights = kernels.foolsgold(kernels.gram(history, centred=False))
+        weights = aggregators.foolsgold(aggregators.gram(history, centred=False))
         sums = {f"foolsgold/{client}": row.numpy().copy() for client, row in zip(ids, history, strict=True)}
         if not bool((weights > 0).any()):
             return nothing(progress).drop(progress.kept, "foolsgold").note(**sums)
-        return aggregated(round, progress, kernels.mean(updates, weights), "foolsgold").note(**sums)
+        return aggregated(round, progress, aggregators.mean(updates, weights), "foolsgold").note(**sums)
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class Clip:
     tau: float
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
-        return replace(progress, step=kernels.clip(progress.step, self.tau))
+        return replace(progress, step=aggregators.clip(progress.step, self.tau))
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class ServerLearning:
         middle = round.model + progress.step
         learnt = round.server.learn(middle, self.gamma * round.lr) - middle
         if self.tau:
-            learnt = kernels.clip(learnt, self.tau)
+            learnt = aggregators.clip(learnt, self.tau)
         length = float(torch.linalg.vector_norm(learnt))
         return replace(progress, step=progress.step + learnt).measure(server_step=length)
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment, calfat_clients
-from exchange.own import is_own
-from exchange.settings import Strategy, Value
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment, calfat_clients
+from thistle.experiments.plugins import is_own
+from thistle.experiments.settings import Strategy, Value
 
 _FEDAVG, _FEDOPT, _YIN = "McMahan et al. 2017", "Reddi et al. 2021", "Yin et al. 2018"
 _KRUM, _BULYAN = "Blanchard et al. 2017", "El Mhamdi et al. 2018"

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn, cast
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
 SPLITS = ("train", "test")

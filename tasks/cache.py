@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from exchange.errors import UserError
-from tasks.dataset import Dataset, Images
+from thistle.experiments.errors import UserError
+from thistle.tasks.dataset import Dataset, Images
 
 FORMAT = 2  # raise it whenever the same source would be decoded to other bytes
 SPLITS = ("train", "test")

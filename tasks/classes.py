@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 
 
 def match_classes(theirs: tuple[str, ...], ours: tuple[str, ...], where: str) -> np.ndarray:

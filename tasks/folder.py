@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
-from exchange.errors import UserError
-from tasks import archive
-from tasks.cache import Workspace
-from tasks.depth import DEEPER, SIXTEEN, in_eight_bits
+from thistle.experiments.errors import UserError
+from thistle.tasks import archive
+from thistle.tasks.cache import Workspace
+from thistle.tasks.depth import DEEPER, SIXTEEN, in_eight_bits
 
 PICTURE_PIXELS = 4096 * 4096
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from thistle.experiments import settings
+from thistle.experiments.errors import UserError
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
-
-from exchange import settings
-from exchange.errors import UserError
 
 SCALE = 10.0
 

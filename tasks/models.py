@@ -6,14 +6,13 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from thistle.experiments import settings
+from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import is_own, make_own, wrong_result
+from thistle.experiments.randomness import seed_for
+from thistle.protocol.text import last_line
+from thistle.tasks.layers import fit_network
 from torch import Tensor, nn
-
-from exchange import settings
-from exchange.errors import UserError
-from exchange.own import is_own, make_own, wrong_result
-from exchange.randomness import seed_for
-from exchange.text import last_line
-from tasks.layers import fit_network
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int, Callable[[float], nn.Module]], nn.Module]
@@ -75,7 +74,7 @@ def vgg8(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> n
 
 def resnet18(shape: Shape, classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:
     """torchvision's ResNet-18, fitted to small images: a 3×3 first convolution, no first pool."""
-    from tasks.vision import torchvision
+    from thistle.tasks.vision import torchvision
 
     model: nn.Module = torchvision().models.resnet18(num_classes=classes)
     model.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-
-from exchange.errors import UserError
-from tasks.cache import Workspace
-from tasks.dataset import Images
+from thistle.experiments.errors import UserError
+from thistle.tasks.cache import Workspace
+from thistle.tasks.dataset import Images
 
 NPZ_BYTES = 8 * 2**30
 WANTED = ("x_train", "y_train", "x_test", "y_test", "classes")

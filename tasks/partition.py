@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-
-from exchange.errors import UserError
-from exchange.randomness import numpy_rng
-from exchange.settings import Task
+from thistle.experiments.errors import UserError
+from thistle.experiments.randomness import numpy_rng
+from thistle.experiments.settings import Task
 
 TRIES = 1000
 NOBODY = -1

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-
-from exchange.errors import UserError
-from exchange.randomness import numpy_rng
-from exchange.settings import Task
-from tasks.classes import match_classes
-from tasks.dataset import Dataset, Images
-from tasks.stratified import stratified
+from thistle.experiments.errors import UserError
+from thistle.experiments.randomness import numpy_rng
+from thistle.experiments.settings import Task
+from thistle.tasks.classes import match_classes
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.stratified import stratified
 
 FORMS = "none, rendered, folder:PATH, npz:PATH or holdout:N"
 DEFAULT_FONT = "DejaVuSans"
@@ -83,7 +82,7 @@ def _hold_out(count: int, dataset: Dataset, seed: int) -> tuple[Images, Dataset]
 
 def _from_source(task: Task, dataset: Dataset) -> Images:
     """All images of a folder or an npz file, under the task's labels, in the source's own size."""
-    from tasks.sources import read_source
+    from thistle.tasks.sources import read_source
 
     source = read_source(task.server_data, task.data_dir, need_test=False, key="task.server-data")
     own = match_classes(source.classes, dataset.classes, f"task.server-data = {task.server_data}")

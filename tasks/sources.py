@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from exchange import settings
-from exchange.errors import UserError
-from exchange.own import content_of, is_own, make_own, wrong_result
-from tasks import archive, vision
-from tasks.cache import Progress, Reader, Workspace, cached
-from tasks.classes import match_classes
-from tasks.dataset import Dataset, Images
-from tasks.folder import read_folder
-from tasks.npz import WANTED, put_arrays, read_npz
-from tasks.stratified import stratified_always
+from thistle.experiments import settings
+from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import content_of, is_own, make_own, wrong_result
+from thistle.tasks import archive, vision
+from thistle.tasks.cache import Progress, Reader, Workspace, cached
+from thistle.tasks.classes import match_classes
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.folder import read_folder
+from thistle.tasks.npz import WANTED, put_arrays, read_npz
+from thistle.tasks.stratified import stratified_always
 
 TASKS = {
     "digits": "scikit-learn's 8×8 digits, embedded: 1 500 to train, 297 to test",

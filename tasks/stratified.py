@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-
-from exchange.randomness import seed_for
+from thistle.experiments.randomness import seed_for
 
 Ties = Callable[[int], np.ndarray]
 """Ranks of so many classes: who gets the next image when remainders are equal."""

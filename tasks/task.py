@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from exchange import settings
-from tasks.cache import Progress
-from tasks.dataset import Dataset, Images
-from tasks.partition import Partition, make_partition
-from tasks.serverdata import check_server_data, load_server_data
-from tasks.sources import load_dataset
+from thistle.experiments import settings
+from thistle.tasks.cache import Progress
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.partition import Partition, make_partition
+from thistle.tasks.serverdata import check_server_data, load_server_data
+from thistle.tasks.sources import load_dataset
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from thistle.experiments.errors import UserError
+from thistle.tasks.dataset import Images
+from thistle.tasks.models import predict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from exchange.errors import UserError
-from tasks.dataset import Images
-from tasks.models import predict
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 

@@ -25,9 +25,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-
-from exchange.errors import UserError
-from tasks.cache import Workspace, cache_dir, locked, writing
+from thistle.experiments.errors import UserError
+from thistle.tasks.cache import Workspace, cache_dir, locked, writing
 
 SECONDS_TO_ANSWER = 5.0  # until the network counts as absent
 SECONDS_OF_SILENCE = 30.0  # until a download counts as broken

@@ -7,11 +7,11 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid
+from thistle.client.app import app as client_app
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.server.app import main
 
-from client.app import app as client_app
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json, read_lines
-from server.app import main
 from thistle.engines.inline import InlineGrid
 
 TINY: dict[str, Any] = {

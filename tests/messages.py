@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-
-from server.reply import Reply
+from thistle.server.reply import Reply
 
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1  # the SuperLink's own id

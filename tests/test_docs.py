@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thistle.attacks.roles import NODE_KEYS as ATTACKING
+from thistle.client.terms import NODE_KEYS as CALIBRATED
+from thistle.experiments.experiment import KEYS
+from thistle.experiments.runfolder import read_json
+from thistle.strategies.table import COMMON
 
-from attacks.roles import NODE_KEYS as ATTACKING
-from client.terms import NODE_KEYS as CALIBRATED
-from exchange.experiment import KEYS
-from exchange.runfolder import read_json
-from strategies.table import COMMON
 from tests.federations import rounds, run, tiny
-from thistle.experiments import preset_names
+from thistle.prepare import preset_names
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from thistle.experiments.plugins import pin
+from thistle.strategies.table import STRATEGIES
 
-from exchange.own import pin
-from strategies.table import STRATEGIES
 from tests.deploy.federations import EXPERIMENT
 from tests.federations import model_sha, run, tiny
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import PrivateSuperLink
-from thistle.experiments import claim_folder, settle
+from thistle.prepare import claim_folder, settle
 from thistle.progress import RunProgress
 
 HERE = Path(__file__).resolve().parent / "golden"

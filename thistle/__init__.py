@@ -6,6 +6,7 @@ thistle.load("runs/digits-clean").predict(["seven.png"])
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""One thread per process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
+
+_PACKAGE = Path(__file__).resolve().parent
+if not (_PACKAGE / "protocol").is_dir():  # a checkout or a staged app: the rooms lie beside this folder
+    __path__.append(str(_PACKAGE.parent))
+
 
 def load(run: str | Path, out: str = "runs") -> Trained:
     """The trained model of a run, given by its folder or its name below `out`: see docs/guide.md."""
-    from thistle.rooms import use_rooms
-
-    use_rooms()
     from thistle.trained import load_trained
 
     return load_trained(run, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 
 HOST = re.compile(r"[\w.*-]+|\[[\da-fA-F:.]+\]")
 """A name, an address, `*`; what stands in a configuration of nginx must not be able to end its line."""

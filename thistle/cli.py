@@ -13,12 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thistle.rooms import use_rooms
-
-use_rooms()
-
-from exchange.errors import UserError  # noqa: E402
-from thistle.commands import (  # noqa: E402
+from thistle.commands import (
     certs,
     compare,
     demo,
@@ -32,8 +27,9 @@ from thistle.commands import (  # noqa: E402
     sweep,
     watch,
 )
-from thistle.flower import EngineError  # noqa: E402
-from thistle.screen import complain, results  # noqa: E402
+from thistle.experiments.errors import UserError
+from thistle.flower import EngineError
+from thistle.screen import complain, results
 
 app = typer.Typer(
     name="thistle",

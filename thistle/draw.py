@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exchange.runfolder import RunFolder, read_lines
+from thistle.experiments.runfolder import RunFolder, read_lines
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,7 +61,7 @@ def draw_features(network: nn.Module, pixels: Tensor, labels: Tensor, classes: S
     from matplotlib import pyplot as plt
     from sklearn.manifold import TSNE
 
-    from tasks.layers import penultimate
+    from thistle.tasks.layers import penultimate
 
     features = penultimate(network, pixels).cpu().numpy()
     perplexity = min(30.0, max(1.0, (len(features) - 1) / 3))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json, read_lines
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
 NEAR = 0.02
 """An accuracy that stays within two points of the last one has converged."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from exchange.text import last_line
+from thistle.protocol.text import last_line
 
 NAME = "thistle"
 """What the connection to the SuperLink is called in Flower's config.toml."""

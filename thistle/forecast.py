@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attacks.roles import attackers as attackers_of
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from tasks.models import build_model
-from tasks.task import Task
+from thistle.attacks.roles import attackers as attackers_of
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.layout import Layout
+from thistle.tasks.models import build_model
+from thistle.tasks.task import Task
 
 PROCESS = 0.45e9
 """Bytes that a process with torch and Flower holds (measured; Ray's own processes together as much again)."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.own import is_own
-from exchange.runfolder import RunFolder, disk_fault, read_json
 from thistle.engines.superlink import PrivateSuperLink, check_address
-from thistle.experiments import cores
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import is_own
+from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
 from thistle.flower import EngineError
+from thistle.prepare import cores
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table
 
 if TYPE_CHECKING:
-    from tasks.task import Task
+    from thistle.tasks.task import Task
 
 Runner = Callable[[Experiment, RunFolder, RunProgress], None]
 
@@ -61,11 +61,11 @@ class Launch:
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
-        from attacks.evasion.table import check_evaluation
-        from attacks.poisoning.build import check_own
-        from attacks.table import check_attack
-        from tasks.training import pick_device
+        from thistle.attacks.evasion.table import check_evaluation
+        from thistle.attacks.poisoning.build import check_own
+        from thistle.attacks.table import check_attack
         from thistle.forecast import plan
+        from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
         task = _check_data(experiment)
@@ -73,9 +73,9 @@ class Launch:
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
         if is_own(experiment.strategy.name):
-            from thistle.rehearsal import rehearse
+            from thistle.dry_run import dry_run
 
-            rehearse(experiment, task)
+            dry_run(experiment, task)
         return plan(experiment, task, self.engine.value, cores())
 
     def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:
@@ -106,8 +106,8 @@ class Launch:
 
 
 def _check_data(experiment: Experiment) -> Task:
-    from strategies.table import needs_server_data
-    from tasks.task import prepare_task
+    from thistle.strategies.table import needs_server_data
+    from thistle.tasks.task import prepare_task
 
     with decoding() as progress:
         return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)

@@ -13,8 +13,8 @@ from rich.constrain import Constrain
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from exchange.runfolder import RunFolder
-from exchange.text import printable
+from thistle.experiments.runfolder import RunFolder
+from thistle.protocol.text import printable
 from thistle.screen import messages
 
 

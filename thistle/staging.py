@@ -5,21 +5,21 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from exchange.experiment import Experiment
-from exchange.own import ROOMS, STAGED, pinned_files
-from exchange.runfolder import write_atomically
-from thistle.rooms import app_root
+import thistle
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import APP, ROOMS, STAGED, pinned_files
+from thistle.experiments.runfolder import write_atomically
 
 INCLUDE = "fab-include = ["
 
 
 def stage_app(target: Path) -> Path:
-    """Copy the rooms and pyproject.toml into `target`."""
-    root = app_root()
-    target.mkdir(parents=True)
+    """Copy the rooms, pyproject.toml and what makes `thistle` a package into `target`."""
+    (target / "thistle").mkdir(parents=True)
     for room in ROOMS:
-        shutil.copytree(root / room, target / room, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    shutil.copy(root / "pyproject.toml", target / "pyproject.toml")
+        shutil.copytree(APP / room, target / room, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.copy(APP / "pyproject.toml", target / "pyproject.toml")
+    shutil.copy(Path(thistle.__file__), target / "thistle" / "__init__.py")
     return target
 
 

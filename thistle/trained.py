@@ -15,18 +15,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
-from tasks.depth import in_eight_bits
-from tasks.folder import read_picture
-from tasks.models import Shape, build_model, predict
-from tasks.npz import to_pixels
-from tasks.serverdata import fit_pixels
-from tasks.sources import load_dataset
-from tasks.training import pick_device
 from thistle.commands.resume import find_run
-from thistle.experiments import make_experiment
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
+from thistle.prepare import make_experiment
+from thistle.tasks.depth import in_eight_bits
+from thistle.tasks.folder import read_picture
+from thistle.tasks.models import Shape, build_model, predict
+from thistle.tasks.npz import to_pixels
+from thistle.tasks.serverdata import fit_pixels
+from thistle.tasks.sources import load_dataset
+from thistle.tasks.training import pick_device
 
 BATCH = 256
 

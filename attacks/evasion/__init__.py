@@ -5,5 +5,5 @@
 - `table`: the attacks that models are measured with, by name;
 - `measure`: how many images survive which of them.
 
-Training (client.objectives) crafts its examples with the same engine.
+Training (thistle.client.objectives) crafts its examples with the same engine.
 """

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from thistle.attacks.evasion.losses import ImageLoss
 from torch import Tensor, nn
-
-from attacks.evasion.losses import ImageLoss
 
 Forward = Callable[[Tensor], Tensor]
 """Images to logits."""

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft
+from thistle.attacks.evasion.losses import cross_entropy, margin
+from thistle.attacks.evasion.table import Evasion, check_autoattack, find
+from thistle.experiments.randomness import torch_rng
+from thistle.tasks.models import predict
 from torch import Tensor, nn
-
-from attacks.evasion.engine import Budget, anywhere, at_rest, craft
-from attacks.evasion.losses import cross_entropy, margin
-from attacks.evasion.table import Evasion, check_autoattack, find
-from exchange.randomness import torch_rng
-from tasks.models import predict
 
 Tick = Callable[[int], None]
 """Called with the number of images that are done since the last call."""

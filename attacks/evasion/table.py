@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from exchange.errors import UserError
-from exchange.settings import Evaluate
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import Evaluate
 
 LIBRARY = "pyautoattack"
 MOST_STEPS = 1000

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.poisoning.collusion import Adaptive, Alie, Collusion, Ipm, Mimic, MinMax, MinSum, alie_z
-from attacks.poisoning.data import Backdoor, DataAttack, LabelFlip
-from attacks.poisoning.updates import Gaussian, Scale, SignFlip, UpdateAttack, Zero
-from attacks.roles import PANEL, expected_attackers
-from attacks.table import strength_of
-from exchange.experiment import Experiment
-from exchange.own import is_own, make_own, wrong_result
-from exchange.settings import Attack
+from thistle.attacks.poisoning.collusion import Adaptive, Alie, Collusion, Ipm, Mimic, MinMax, MinSum, alie_z
+from thistle.attacks.poisoning.data import Backdoor, DataAttack, LabelFlip
+from thistle.attacks.poisoning.updates import Gaussian, Scale, SignFlip, UpdateAttack, Zero
+from thistle.attacks.roles import PANEL, expected_attackers
+from thistle.attacks.table import strength_of
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import is_own, make_own, wrong_result
+from thistle.experiments.settings import Attack
 
 
 @dataclass(frozen=True)

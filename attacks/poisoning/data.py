@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from thistle.attacks.poisoning.trigger import stamp
 from torch import Tensor
-
-from attacks.poisoning.trigger import stamp
 
 DataAttack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
+from thistle.tasks.models import predict
 from torch import Tensor, nn
-
-from tasks.models import predict
 
 SIDE = 3
 

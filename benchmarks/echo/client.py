@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tasks.echo  # noqa: F401  # the model
+import thistle.tasks.echo  # noqa: F401  # the model
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
-from client import app as host
-from exchange.cohort import ACTION
+from thistle.client import app as host
+from thistle.protocol.cohort import ACTION
 
 client = ClientApp()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tasks.echo  # noqa: F401  # the model
-
-from server.app import app
+import thistle.tasks.echo  # noqa: F401  # the model
+from thistle.server.app import app
 
 __all__ = ["app"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from thistle.tasks.models import MODELS
 from torch import nn
-
-from tasks.models import MODELS
 
 
 def echo(shape: tuple[int, int, int], classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:

@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from thistle.attacks.evasion import measure
+from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft, nearby
+from thistle.attacks.evasion.losses import cross_entropy, margin, soft_cross_entropy
+from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors
+from thistle.attacks.evasion.table import EVASIONS, Evasion, find, parse_attacks
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.tasks.models import build_model, predict
+from thistle.tasks.task import cached_task
+from thistle.tasks.training import to_tensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as mean_cross_entropy
 
-from attacks.evasion import measure
-from attacks.evasion.engine import Budget, anywhere, at_rest, craft, nearby
-from attacks.evasion.losses import cross_entropy, margin, soft_cross_entropy
-from attacks.evasion.measure import Adversary, share, share_by_class, survivors
-from attacks.evasion.table import EVASIONS, Evasion, find, parse_attacks
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from tasks.models import build_model, predict
-from tasks.task import cached_task
-from tasks.training import to_tensors
 from tests.federations import run, tiny
 
 CPU = torch.device("cpu")
@@ -204,7 +204,8 @@ def test_pgd_agrees_with_a_library(trained: tuple[nn.Module, Tensor, Tensor]) ->
 
 
 def test_attacks_during_training_are_recorded(tmp_path: Path) -> None:
-    from exchange.runfolder import read_json
+    from thistle.experiments.runfolder import read_json
+
     from tests.federations import rounds
 
     settings_ = {"evaluate.attacks": "natural,fgsm,pgd5", "evaluate.attack-samples": 40, "evaluate.window": 2}
@@ -223,7 +224,7 @@ def test_measuring_does_not_change_the_model(tmp_path: Path) -> None:
 
 
 def test_an_unknown_attack_is_refused_before_the_start() -> None:
-    from attacks.evasion.table import check_evaluation
+    from thistle.attacks.evasion.table import check_evaluation
 
     with pytest.raises(UserError, match=r"evaluate\.attacks"):
         check_evaluation(Experiment.of({"evaluate.attacks": "fgms"}).evaluate)

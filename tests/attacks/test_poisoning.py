@@ -8,14 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-
-from attacks.poisoning.build import MAKERS, Facts, make_poison
-from attacks.poisoning.collusion import Adaptive, Alie, Ipm, Mimic, MinMax, MinSum, alie_z
-from attacks.poisoning.data import Backdoor, LabelFlip
-from attacks.poisoning.trigger import backdoor_success, stamp
-from attacks.poisoning.updates import Gaussian, Scale, SignFlip, Zero
-from attacks.roles import (
+from thistle.attacks.poisoning.build import MAKERS, Facts, make_poison
+from thistle.attacks.poisoning.collusion import Adaptive, Alie, Ipm, Mimic, MinMax, MinSum, alie_z
+from thistle.attacks.poisoning.data import Backdoor, LabelFlip
+from thistle.attacks.poisoning.trigger import backdoor_success, stamp
+from thistle.attacks.poisoning.updates import Gaussian, Scale, SignFlip, Zero
+from thistle.attacks.roles import (
     PANEL,
     SIMULATED,
     active,
@@ -27,10 +25,11 @@ from attacks.roles import (
     panel,
     sign_flippers,
 )
-from attacks.table import ATTACKS, check_attack, strength_of
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.settings import Attack
+from thistle.attacks.table import ATTACKS, check_attack, strength_of
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Attack
+from torch import Tensor, nn
 
 
 def rng(seed: int = 0) -> torch.Generator:

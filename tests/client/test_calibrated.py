@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 import torch
+from thistle.attacks.evasion.engine import Budget, Crafted
+from thistle.attacks.roles import node_orders
+from thistle.client.app import role
+from thistle.client.augmentation import crop_and_flip
+from thistle.client.calibrated import CalibratedLoss, local_loss
+from thistle.client.calibrations import CalFAT, LogitAdjustment, RoBal, Views, log_prior, make_views, plain
+from thistle.client.objectives import OBJECTIVES, Setting, gairat, mart, trades
+from thistle.client.terms import node_terms
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines
+from thistle.experiments.settings import Client as ClientSettings
+from thistle.experiments.settings import Network
+from thistle.tasks.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
+from thistle.tasks.models import build_model
+from thistle.tasks.task import cached_task
+from thistle.tasks.training import plain_loss
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from attacks.evasion.engine import Budget, Crafted
-from attacks.roles import node_orders
-from client.app import role
-from client.augmentation import crop_and_flip
-from client.calibrated import CalibratedLoss, local_loss
-from client.calibrations import CalFAT, LogitAdjustment, RoBal, Views, log_prior, make_views, plain
-from client.objectives import OBJECTIVES, Setting, gairat, mart, trades
-from client.terms import node_terms
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import read_lines
-from exchange.settings import Client as ClientSettings
-from exchange.settings import Network
-from tasks.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
-from tasks.models import build_model
-from tasks.task import cached_task
-from tasks.training import plain_loss
 from tests.client.test_malicious import Client
 from tests.federations import TINY, model_sha, run, tiny
 

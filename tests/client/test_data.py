@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from thistle.client.app import app as client_app
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines
+from thistle.tasks.sources import read_source
 
-from client.app import app as client_app
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import read_lines
-from tasks.sources import read_source
 from tests.federations import rounds, run, tiny
 from thistle.engines.inline import InlineGrid
 

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from client.limits import Alarm, CutOff
+from thistle.client.limits import Alarm, CutOff
 
 
 @contextlib.contextmanager
@@ -85,7 +84,7 @@ def test_other_threads_are_let_alone() -> None:
 
 
 STUCK = """
-import ctypes, client.limits as limits
+import ctypes, thistle.client.limits as limits
 limits.GRACE = 0.2
 with limits.Watchdog(0.2, mortal=True) as watchdog:
     watchdog.watch()
@@ -103,7 +102,7 @@ def test_a_hang_in_native_code_ends_the_process() -> None:
 
 def test_a_watchdog_leaves_those_alone_who_are_in_time() -> None:
     code = """
-import time, client.limits as limits
+import time, thistle.client.limits as limits
 limits.GRACE = 0.4
 for mortal in (True, False):
     with limits.Watchdog(0.2, mortal) as watchdog:

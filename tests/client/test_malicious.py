@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from thistle.attacks.poisoning.collusion import Alie
+from thistle.attacks.roles import SIMULATED, attackers, panel
+from thistle.client import malicious
+from thistle.client.app import app, role
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_json
+from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.tasks.models import build_model
+from thistle.tasks.task import cached_task
 from torch import Tensor
 
-from attacks.poisoning.collusion import Alie
-from attacks.roles import SIMULATED, attackers, panel
-from client import malicious
-from client.app import app, role
-from exchange.experiment import Experiment
-from exchange.layout import Layout, to_record, to_state
-from exchange.runfolder import read_json
-from tasks.models import build_model
-from tasks.task import cached_task
 from tests.federations import TINY, model_sha, run, tiny
 from thistle.engines.inline import identify
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thistle.experiments.runfolder import RunFolder, read_lines
 
-from exchange.runfolder import RunFolder, read_lines
 from tests.deploy.federations import (
     Running,
     hosts,
@@ -111,11 +111,11 @@ class Secure:
 
     def simulated(self, name: str, but: Lost, **attack: Any) -> str:
         """The model of the same experiment in this process, in which these clients fail in these rounds."""
-        import client.app
+        from thistle.client import app as client_app
 
         flat = self.run_folder(name).load_experiment().flat()
         flat |= {"run.out": str(self.folder / "simulated"), "run.name": name, "runtime.workers": 1, **attack}
-        real = client.app.role
+        real = client_app.role
 
         def role(one: int, number: int, *rest: Any) -> str:
             if (number, one) in but:
@@ -123,7 +123,7 @@ class Secure:
             return real(one, number, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client.app, "role", role)
+            patch.setattr(client_app, "role", role)
             folder = run(tiny(self.folder, **flat))
         return model_sha(folder.path)
 

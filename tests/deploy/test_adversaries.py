@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from thistle.experiments.runfolder import read_lines
 
-from exchange.runfolder import read_lines
 from tests.deploy.federations import thistle
 from tests.deploy.odd.hostile import BUFFERS, FIRST, KINDS
 from tests.deploy.secure import ATTACK, Secure, guest

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from thistle.experiments.runfolder import read_json
 
-from exchange.runfolder import read_json
 from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
 from tests.test_golden import DEPLOYED, on_record
 

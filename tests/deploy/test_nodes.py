@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from thistle.experiments.runfolder import read_json, read_lines
 
-from exchange.runfolder import read_json, read_lines
 from tests.deploy.secure import ATTACK, Secure, guest
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from thistle.protocol.layout import Layout, load_record, to_record
+from thistle.server.casting import cast_aggregate
 from torch import nn
 
-from exchange.layout import Layout, load_record, to_record
-from server.casting import cast_aggregate
 from tests.messages import reply
 
 torch.manual_seed(0)

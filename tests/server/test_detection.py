@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from exchange.experiment import Experiment
-from exchange.verdict import Kind, Verdict
-from server.detection import Score, Truth
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.verdict import Kind, Verdict
+from thistle.server.detection import Score, Truth
 
 COUNT = st.integers(0, 50)
 SCORES = st.builds(Score, COUNT, COUNT, COUNT, COUNT)

@@ -10,14 +10,14 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thistle.protocol.factors import SIGMA, U, V, factored, layer_rank, sides, to_factors
+from thistle.protocol.layout import Layout, record_bytes, to_record, to_state
+from thistle.protocol.svd import thin_svd
+from thistle.protocol.verdict import Verdict
+from thistle.server.guard import Expected, Guard, Inspection
+from thistle.strategies.flower import as_messages
 from torch import Tensor, nn
 
-from exchange.factors import SIGMA, U, V, factored, layer_rank, sides, to_factors
-from exchange.layout import Layout, record_bytes, to_record, to_state
-from exchange.svd import thin_svd
-from exchange.verdict import Verdict
-from server.guard import Expected, Guard, Inspection
-from strategies.flower import as_messages
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_arrays
 from tests.messages import reply, unchecked
 

@@ -11,19 +11,19 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
+from thistle.client import honest
+from thistle.client.app import APPS, ping
+from thistle.client.app import app as client_app
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_json, read_lines
+from thistle.protocol.cohort import ACTION
+from thistle.protocol.layout import Layout
+from thistle.strategies.build import make_strategy
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.table import STRATEGIES
+from thistle.tasks.task import Task
 
-from client import honest
-from client.app import APPS, ping
-from client.app import app as client_app
-from exchange.cohort import ACTION
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from exchange.runfolder import read_json, read_lines
-from strategies.build import make_strategy
-from strategies.pipeline import Pipeline
-from strategies.table import STRATEGIES
-from tasks.task import Task
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.engines.inline import InlineGrid
 
@@ -84,7 +84,7 @@ def test_messages_and_blocks_give_the_same_model(
         made.__class__ = Taught
         return made
 
-    monkeypatch.setattr("server.federation.make_strategy", taught)
+    monkeypatch.setattr("thistle.server.federation.make_strategy", taught)
     Taught.seen = 0
     assert model_sha(run(tiny(tmp_path, "taught", **more))) == usual
     assert Taught.seen == 16

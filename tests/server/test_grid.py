@@ -11,16 +11,16 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from thistle.client.app import app as client_app
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines
+from thistle.protocol.layout import to_record
+from thistle.server.dispatch import balance
+from thistle.server.grid import CohortGrid
+from thistle.server.hosts import Hosts
+from thistle.tasks.models import build_model
+from thistle.tasks.task import prepare_task
 
-from client.app import app as client_app
-from exchange.experiment import Experiment
-from exchange.layout import to_record
-from exchange.runfolder import read_lines
-from server.dispatch import balance
-from server.grid import CohortGrid
-from server.hosts import Hosts
-from tasks.models import build_model
-from tasks.task import prepare_task
 from tests.federations import model_sha, rounds, run, tiny
 from tests.messages import request
 from thistle.engines.inline import InlineGrid

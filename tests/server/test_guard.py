@@ -10,12 +10,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.protocol.verdict import Verdict
+from thistle.server.guard import Expected, Guard, Inspection
+from thistle.strategies.flower import as_messages
 from torch import nn
 
-from exchange.layout import Layout, to_record, to_state
-from exchange.verdict import Verdict
-from server.guard import Expected, Guard, Inspection
-from strategies.flower import as_messages
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_metric
 from tests.messages import error_reply, reply, unchecked
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
+from thistle.client.app import app as client_app
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines
+from thistle.protocol.cohort import Record, pack_replies, unpack_replies
+from thistle.strategies.table import STRATEGIES
 
-from client.app import app as client_app
-from exchange.cohort import Record, pack_replies, unpack_replies
-from exchange.experiment import Experiment
-from exchange.runfolder import read_lines
-from strategies.table import STRATEGIES
 from tests.federations import model_sha, rounds, run, tiny
 from tests.hostile import HOSTILE
 from thistle.engines.inline import InlineGrid

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-
-from exchange.errors import UserError
-from server.hosts import BINDINGS, Hosts, read_bindings
+from thistle.experiments.errors import UserError
+from thistle.server.hosts import BINDINGS, Hosts, read_bindings
 
 
 def answer(claim: object = "", **more: object) -> RecordDict:

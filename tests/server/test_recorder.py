@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from exchange.runfolder import RunFolder, read_lines
-from exchange.verdict import Verdict
-from server.recorder import Recorder
+from thistle.experiments.runfolder import RunFolder, read_lines
+from thistle.protocol.verdict import Verdict
+from thistle.server.recorder import Recorder
 
 LINE = {"seconds": 1.0, "bytes_up": 1, "bytes_down": 2, "accepted": 1, "filtered": 0, "rejected": 0, "failed": 0}
 

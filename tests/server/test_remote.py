@@ -13,14 +13,14 @@ import pytest
 from flwr.app import Message
 from flwr.supercore.retry import http_retry
 from flwr.superlink.grid import HttpGrid
+from thistle.client.app import app as client_app
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.server.federation import Federation
+from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
+from thistle.strategies.table import resolve
+from thistle.tasks.task import prepare_task
 
-from client.app import app as client_app
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json, read_lines
-from server.federation import Federation
-from server.remote import RemoteGrid, is_deployed, sit_out_errors
-from strategies.table import resolve
-from tasks.task import prepare_task
 from tests.federations import model_sha, rounds, run, tiny
 from tests.server.test_grid import EVERYBODY, ScriptedGrid
 from thistle.engines.inline import InlineGrid
@@ -55,7 +55,7 @@ class SlowGrid(ScriptedGrid):
 
 
 def deployed(experiment: Experiment, grid: SlowGrid) -> None:
-    """As server.app runs it over Flower's own grid."""
+    """As thistle.server.app runs it over Flower's own grid."""
     resolved = resolve(experiment)
     folder = RunFolder(Path(experiment.run.out) / experiment.run.name)
     folder.create()

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_json
+from thistle.server.stopping import why_ended
 
-from exchange.experiment import Experiment
-from exchange.runfolder import read_json
-from server.stopping import why_ended
 from tests.federations import model_sha, rounds, run, tiny
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thistle.protocol.layout import Layout, State
+from thistle.strategies.buffers import combine_buffers
 from torch import Tensor, nn
-
-from exchange.layout import Layout, State
-from strategies.buffers import combine_buffers
 
 WIDTH = 3
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(2, WIDTH), nn.BatchNorm1d(WIDTH)))

@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord
+from thistle.client import malicious
+from thistle.client.work import Work
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines
+from thistle.protocol.layout import CONTROL, Layout, to_record
+from thistle.server.checkpoint import load_checkpoint
+from thistle.strategies import aggregators, steps
+from thistle.strategies.buffers import combine_buffers
+from thistle.strategies.build import make_strategy
+from thistle.strategies.classes import ClassAwareHead, Head, class_weights
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.scaffold import ControlVariates, control_records
+from thistle.strategies.table import STRATEGIES, needs_server_data, resolve
+from thistle.tasks.models import build_model
+from thistle.tasks.task import cached_task
+from thistle.tasks.training import Recipe, train
 from torch import nn
 
-from client import malicious
-from client.work import Work
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.layout import CONTROL, Layout, to_record
-from exchange.runfolder import read_lines
-from server.checkpoint import load_checkpoint
-from strategies import kernels, steps
-from strategies.buffers import combine_buffers
-from strategies.build import make_strategy
-from strategies.classes import ClassAwareHead, Head, class_weights
-from strategies.pipeline import Pipeline
-from strategies.rounds import Progress, Round
-from strategies.scaffold import ControlVariates, control_records
-from strategies.table import STRATEGIES, needs_server_data, resolve
-from tasks.models import build_model
-from tasks.task import cached_task
-from tasks.training import Recipe, train
 from tests.client.test_malicious import Client
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.strategies.test_table import TASK, experiment
@@ -186,7 +186,7 @@ class TestClassAwareHeads:
         round_ = make_round(
             (0, 1, 2, 3), layout.size, examples=counts.sum(1).tolist(), class_counts=torch.tensor(counts)
         )
-        mean = steps.Aggregation("mean", lambda u, w, m: kernels.mean(u, w, mixing=m))
+        mean = steps.Aggregation("mean", lambda u, w, m: aggregators.mean(u, w, mixing=m))
         before = mean(round_, Progress.begin(updates).drop(~kept, "loss"))
         after = ClassAwareHead(head, 1e-3)(round_, before)
         states = [layout.state(update, {}) for update in updates]
@@ -319,11 +319,11 @@ def test_what_cannot_work_is_refused_in_one_line(case: str) -> None:
 @pytest.mark.parametrize(("n", "d"), [(2, 7), (5, 1000), (3, 70_000)])
 def test_heterogeneity_is_the_sample_variance(n: int, d: int) -> None:
     updates = torch.from_numpy(np.random.default_rng(n).normal(3.0, 1.0, size=(n, d)).astype(np.float32))
-    assert kernels.sample_variance(updates) == pytest.approx(float(updates.double().var(0).sum()), rel=1e-6)
+    assert aggregators.sample_variance(updates) == pytest.approx(float(updates.double().var(0).sum()), rel=1e-6)
 
 
 def test_one_client_has_no_spread() -> None:
-    assert kernels.sample_variance(torch.ones(1, 5)) == 0.0
+    assert aggregators.sample_variance(torch.ones(1, 5)) == 0.0
 
 
 def test_heterogeneity_is_recorded_every_round(tmp_path: Path) -> None:

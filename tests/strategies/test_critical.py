@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from strategies import kernels
-from strategies.kernels import critical
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators import critical
 
 WIDTH = 900
 
@@ -44,7 +43,7 @@ def test_weights_are_the_definition(seed: int, n: int, with_step: bool) -> None:
     model, common = torch.randn(2, WIDTH, generator=generator)
     updates = common + 0.1 * torch.randn(n, WIDTH, generator=generator)
     step = common.clone() if with_step else None
-    totals, weights = kernels.critical_weights(updates, model, step)
+    totals, weights = aggregators.critical_weights(updates, model, step)
     exact = (t.double().numpy() for t in (updates, model))
     expected, wanted = naive(*exact, None if step is None else step.double().numpy())
     np.testing.assert_allclose(totals, expected, rtol=1e-4, atol=1e-4)
@@ -54,16 +53,16 @@ def test_weights_are_the_definition(seed: int, n: int, with_step: bool) -> None:
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     updates, model = torch.randn(5, WIDTH, generator=generator), torch.randn(WIDTH, generator=generator)
-    whole = kernels.critical_weights(updates, model, None)[0]
+    whole = aggregators.critical_weights(updates, model, None)[0]
     monkeypatch.setattr(critical, "CHUNK", 7)
-    torch.testing.assert_close(kernels.critical_weights(updates, model, None)[0], whole)
+    torch.testing.assert_close(aggregators.critical_weights(updates, model, None)[0], whole)
 
 
 def test_equal_clients_and_a_single_one_are_a_plain_mean() -> None:
     model = torch.rand(WIDTH)
     for n in (1, 4):
-        assert kernels.critical_weights(torch.rand(WIDTH).expand(n, -1), model, None)[1].tolist() == [1.0] * n
-    assert kernels.critical_weights(torch.zeros(3, WIDTH), model, None)[1].tolist() == [1.0] * 3
+        assert aggregators.critical_weights(torch.rand(WIDTH).expand(n, -1), model, None)[1].tolist() == [1.0] * n
+    assert aggregators.critical_weights(torch.zeros(3, WIDTH), model, None)[1].tolist() == [1.0] * 3
 
 
 def test_noise_weighs_nothing_among_those_who_agree() -> None:
@@ -71,5 +70,5 @@ def test_noise_weighs_nothing_among_those_who_agree() -> None:
     model, common = torch.randn(2, WIDTH, generator=generator)
     updates = common + 0.05 * torch.randn(8, WIDTH, generator=generator)
     updates[5] = 10 * torch.randn(WIDTH, generator=generator)
-    weights = kernels.critical_weights(updates, model, None)[1]
+    weights = aggregators.critical_weights(updates, model, None)[1]
     assert float(weights[5]) == 0 and float(weights.max()) == 1

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thistle.protocol.layout import Layout, State
+from thistle.strategies import learning
+from thistle.strategies.learning import ServerData, ServerRound
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.steps import ServerLearning
 from torch import Tensor, nn
-
-from exchange.layout import Layout, State
-from strategies import learning
-from strategies.learning import ServerData, ServerRound
-from strategies.rounds import Progress, Round
-from strategies.steps import ServerLearning
 
 COUNT, CLASSES, SHAPE = 23, 4, (2, 3, 3)
 INPUTS = 18

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from thistle.client.app import app as client_app
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_lines
+from thistle.protocol.factors import is_matrix, layer_rank, sides
+from thistle.protocol.layout import Layout
+from thistle.server.checkpoint import load_checkpoint
+from thistle.strategies.build import make_strategy
+from thistle.strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.ranks import LEAST, RANKS, Ranks
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.table import needs_losses, resolve
 from torch import nn
 
-from client.app import app as client_app
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.factors import is_matrix, layer_rank, sides
-from exchange.layout import Layout
-from exchange.runfolder import RunFolder, read_lines
-from server.checkpoint import load_checkpoint
-from strategies.build import make_strategy
-from strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
-from strategies.pipeline import Pipeline
-from strategies.ranks import LEAST, RANKS, Ranks
-from strategies.rounds import Progress, Round
-from strategies.table import needs_losses, resolve
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.engines.inline import InlineGrid
 
@@ -91,7 +91,7 @@ def steps(**more: Any) -> list[object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _task() -> None:
-    from tasks.task import cached_task
+    from thistle.tasks.task import cached_task
 
     global TASK  # noqa: PLW0603
     TASK = cached_task(experiment().task, 0)

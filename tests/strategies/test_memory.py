@@ -11,18 +11,18 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import reseed_globals
+from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.strategies.build import make_strategy
+from thistle.strategies.memory import recall, remind
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.table import STRATEGIES, resolve
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.task import Task
 from torch import nn
 
-from exchange.experiment import Experiment
-from exchange.layout import Layout, to_record, to_state
-from exchange.randomness import reseed_globals
-from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from strategies.build import make_strategy
-from strategies.memory import recall, remind
-from strategies.pipeline import Pipeline
-from strategies.table import STRATEGIES, resolve
-from tasks.dataset import Dataset, Images
-from tasks.task import Task
 from tests.messages import reply
 
 CLIENTS = 7

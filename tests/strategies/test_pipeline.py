@@ -12,24 +12,24 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
+from thistle.client import honest
+from thistle.client.app import APPS
+from thistle.protocol.layout import Layout, State, to_record, to_state
+from thistle.server.checkpoint import load_checkpoint
+from thistle.strategies import aggregators, reputation, steps
+from thistle.strategies.filters import AngleFilter, LossFilter
+from thistle.strategies.learning import ServerData
+from thistle.strategies.pipeline import REPUTATION, Pipeline
+from thistle.strategies.rounds import Progress, Round, Step
 from torch import Tensor, nn
 
-from client import honest
-from client.app import APPS
-from exchange.layout import Layout, State, to_record, to_state
-from server.checkpoint import load_checkpoint
-from strategies import kernels, reputation, steps
-from strategies.filters import AngleFilter, LossFilter
-from strategies.learning import ServerData
-from strategies.pipeline import REPUTATION, Pipeline
-from strategies.rounds import Progress, Round, Step
 from tests.federations import run, tiny
 from tests.messages import error_reply, reply
 
 INPUTS, CLASSES, COUNT, LR = 6, 3, 15, 0.2
-MEAN = steps.Aggregation("mean", lambda u, w, m: kernels.mean(u, w, mixing=m))
-MEDIAN = steps.Aggregation("median", lambda u, w, m: kernels.coordinate_median(u, mixing=m), True)
-GEOMETRIC = steps.Aggregation("geometric-median", lambda u, w, m: kernels.geometric_median(u, w, mixing=m))
+MEAN = steps.Aggregation("mean", lambda u, w, m: aggregators.mean(u, w, mixing=m))
+MEDIAN = steps.Aggregation("median", lambda u, w, m: aggregators.coordinate_median(u, mixing=m), True)
+GEOMETRIC = steps.Aggregation("geometric-median", lambda u, w, m: aggregators.geometric_median(u, w, mixing=m))
 
 
 class Nodes:

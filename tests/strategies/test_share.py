@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.rounds import Progress, Round
-from strategies.share import EVIDENCE, MOST, SPLIT, MaliciousShare, explained, relative
+from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.share import EVIDENCE, MOST, SPLIT, MaliciousShare, explained, relative
 
 
 def judge(scores: list[float], ids: list[int], memory: dict[str, np.ndarray]) -> tuple[list[bool], Progress]:

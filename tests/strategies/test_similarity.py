@@ -10,11 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators import Matrix, Spectra
+from thistle.strategies.aggregators.similarity import EVEN
 from torch import Tensor
-
-from strategies import kernels
-from strategies.kernels import Matrix, Spectra
-from strategies.kernels.similarity import EVEN
 
 LAYERS: tuple[Matrix, ...] = ((0, 6, 10), (66, 3, 6))  # a bias of 6 between them, one of 3 behind
 SIZE = 87
@@ -37,7 +36,7 @@ def ranks_of(n: int, rank: int = 3) -> Tensor:
 
 def spectra_of(updates: Tensor, ranks: Tensor) -> Spectra:
     """Cuts the updates to these ranks, in place."""
-    return kernels.decompose(updates, LAYERS, ranks, torch.ones_like(ranks).bool())
+    return aggregators.decompose(updates, LAYERS, ranks, torch.ones_like(ranks).bool())
 
 
 def weights_of(
@@ -45,9 +44,9 @@ def weights_of(
 ) -> Tensor:
     own = updates.clone()
     spectra = spectra_of(own, ranks_of(len(own)) if ranks is None else ranks)
-    terms = kernels.mean_similarities(kernels.similarities(own, spectra, relative))
-    chosen = kernels.adapted_alpha(terms) if alpha is None else alpha
-    return kernels.similarity_weights(terms, chosen, temperature)[1]
+    terms = aggregators.mean_similarities(aggregators.similarities(own, spectra, relative))
+    chosen = aggregators.adapted_alpha(terms) if alpha is None else alpha
+    return aggregators.similarity_weights(terms, chosen, temperature)[1]
 
 
 # ---- the definition --------------------------------------------------------------------------------------------
@@ -85,13 +84,13 @@ def test_similarities_are_the_definition(relative: bool) -> None:
     ranks = torch.tensor([[1 + i % 5, 1 + i % 3] for i in range(7)])
     expected = slow(updates.double().numpy(), ranks.numpy(), relative)
     spectra = spectra_of(updates, ranks)
-    actual = kernels.similarities(updates, spectra, relative)
+    actual = aggregators.similarities(updates, spectra, relative)
     off = ~torch.eye(7).bool()
     np.testing.assert_allclose(actual[:, off].numpy(), expected[:, off.numpy()], rtol=1e-5, atol=1e-5)
-    terms = kernels.mean_similarities(actual)
+    terms = aggregators.mean_similarities(actual)
     for i in range(7):
         np.testing.assert_allclose(terms[:, i], np.delete(expected[:, i], i, axis=1).mean(axis=1), rtol=1e-5, atol=1e-5)
-    scores, weights = kernels.similarity_weights(terms, (0.5, 0.2, 0.3), 0.7)
+    scores, weights = aggregators.similarity_weights(terms, (0.5, 0.2, 0.3), 0.7)
     by_hand = np.exp(scores.numpy() / 0.7) / np.exp(scores.numpy() / 0.7).sum()
     np.testing.assert_allclose(weights, by_hand, rtol=1e-9)
 
@@ -104,7 +103,7 @@ def layer(row: Tensor, number: int) -> Tensor:
 def test_updates_are_cut_to_their_rank() -> None:
     updates = block(3)
     cut = updates.clone()
-    kernels.truncate(cut, LAYERS, torch.tensor([[1, 2], [0, 3], [6, 1]]))
+    aggregators.truncate(cut, LAYERS, torch.tensor([[1, 2], [0, 3], [6, 1]]))
     ranks = [[int(torch.linalg.matrix_rank(layer(row, k), rtol=1e-5)) for k in (0, 1)] for row in cut]
     assert ranks == [[1, 2], [6, 3], [6, 1]]
     assert torch.equal(cut[1], updates[1]), "0 and full rank leave a layer as it is, bit for bit"
@@ -181,23 +180,23 @@ def test_no_weights_are_ever_lost(n: int, kind: str) -> None:
         updates[1:] = 0
     spectra = spectra_of(updates, ranks_of(n))
     for relative, temperature in ((True, 0.5), (True, 1e-3), (False, 1.0)):
-        terms = kernels.mean_similarities(kernels.similarities(updates, spectra, relative))
-        for alpha in [*ALPHAS, kernels.adapted_alpha(terms), (0.7, 0.2, 0.2), (0.8, 100.0, 10000.0)]:
-            _, weights = kernels.similarity_weights(terms, alpha, temperature)
+        terms = aggregators.mean_similarities(aggregators.similarities(updates, spectra, relative))
+        for alpha in [*ALPHAS, aggregators.adapted_alpha(terms), (0.7, 0.2, 0.2), (0.8, 100.0, 10000.0)]:
+            _, weights = aggregators.similarity_weights(terms, alpha, temperature)
             assert bool(torch.isfinite(weights).all()) and float(weights.sum()) == pytest.approx(1.0)
 
 
 def test_a_single_client_has_score_zero() -> None:
     updates = block(1)
-    terms = kernels.mean_similarities(kernels.similarities(updates, spectra_of(updates, ranks_of(1)), True))
+    terms = aggregators.mean_similarities(aggregators.similarities(updates, spectra_of(updates, ranks_of(1)), True))
     assert terms.tolist() == [[0.0], [0.0], [0.0]]
 
 
 def test_models_without_matrices_go_by_their_updates() -> None:
     updates = torch.tensor([[1.0, 2.0], [1.1, 2.0], [-9.0, 3.0]])
     empty = torch.zeros(3, 0).long()
-    spectra = kernels.decompose(updates, (), empty, empty.bool())
-    terms = kernels.mean_similarities(kernels.similarities(updates, spectra, True))
+    spectra = aggregators.decompose(updates, (), empty, empty.bool())
+    terms = aggregators.mean_similarities(aggregators.similarities(updates, spectra, True))
     assert bool((terms[:2] == 0).all()) and terms[2].argmin() == 2
 
 
@@ -209,10 +208,10 @@ def test_alpha_goes_to_the_term_that_splits_the_clients() -> None:
     split = torch.tensor([0.0, 0.01, 0.02, 5.0, 5.01, 5.02, 5.03, 5.04, 5.05, 5.06]).double()
     for place in range(3):
         terms = torch.stack([split if i == place else noise for i in range(3)])
-        alpha = kernels.adapted_alpha(terms)
+        alpha = aggregators.adapted_alpha(terms)
         assert float(alpha.sum()) == pytest.approx(1) and float(alpha[place]) > 0.9
-        torch.testing.assert_close(kernels.adapted_alpha(terms * torch.tensor([[1e3], [1e-3], [7.0]])), alpha)
-        torch.testing.assert_close(kernels.adapted_alpha(terms.flip(1)), alpha)
+        torch.testing.assert_close(aggregators.adapted_alpha(terms * torch.tensor([[1e3], [1e-3], [7.0]])), alpha)
+        torch.testing.assert_close(aggregators.adapted_alpha(terms.flip(1)), alpha)
 
 
 def test_a_few_that_are_too_much_alike_do_not_count_as_odd_ones_out() -> None:
@@ -220,10 +219,10 @@ def test_a_few_that_are_too_much_alike_do_not_count_as_odd_ones_out() -> None:
     few_high = torch.tensor([0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 5.0, 5.01, 5.02]).double()
     few_low = -few_high
     terms = torch.stack([few_high, few_low, torch.zeros(10).double()])
-    alpha = kernels.adapted_alpha(terms)
+    alpha = aggregators.adapted_alpha(terms)
     assert float(alpha[1]) > 0.9 and float(alpha[2]) == 0
 
 
 def test_nothing_to_adapt_to() -> None:
     for terms in (torch.zeros(3, 1), torch.rand(3, 2), torch.full((3, 9), -2.0)):
-        assert kernels.adapted_alpha(terms.double()).tolist() == pytest.approx(list(EVEN))
+        assert aggregators.adapted_alpha(terms.double()).tolist() == pytest.approx(list(EVEN))

@@ -11,17 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.layout import Layout
+from thistle.strategies import aggregators, steps
+from thistle.strategies.aggregators import Aggregate
+from thistle.strategies.build import make_strategy
+from thistle.strategies.filters import AngleFilter, LossFilter, ZenoFilter
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.table import resolve
 from torch import Tensor, nn
-
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from strategies import kernels, steps
-from strategies.build import make_strategy
-from strategies.filters import AngleFilter, LossFilter, ZenoFilter
-from strategies.kernels import Aggregate
-from strategies.pipeline import Pipeline
-from strategies.rounds import Progress, Round, Step
-from strategies.table import resolve
 
 N, D, LR = 12, 9, 0.5
 RULES = ["mean", "geometric-median", "median", "trimmed-mean", "krum", "multi-krum", "bulyan"]
@@ -237,7 +236,7 @@ def test_foolsgold_adds_up_what_each_client_did() -> None:
     np.testing.assert_array_equal(progress.notes["foolsgold/10"], updates(4)[0])
     np.testing.assert_allclose(progress.notes["foolsgold/11"], updates(4)[1] + torch.arange(D))
     history = torch.stack([torch.from_numpy(progress.notes[f"foolsgold/{client}"]) for client in (10, 11, 13)])
-    weights = kernels.foolsgold(kernels.gram(history, centred=False))
+    weights = aggregators.foolsgold(aggregators.gram(history, centred=False))
     assert progress.weights is not None
     np.testing.assert_allclose(progress.weights[kept], weights / weights.sum())
     np.testing.assert_allclose(progress.step, weights @ updates(4)[kept].double(), rtol=1e-5, atol=1e-6)

@@ -7,21 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.serverapp import strategy as flower
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Strategy
+from thistle.protocol.layout import Layout
+from thistle.strategies import steps
+from thistle.strategies.build import make_strategy
+from thistle.strategies.filters import LossFilter, ZenoFilter
+from thistle.strategies.flower import WithoutBuffers
+from thistle.strategies.pipeline import REPUTATION, Pipeline
+from thistle.strategies.share import MaliciousShare
+from thistle.strategies.table import COMMON, STRATEGIES, find, needs_server_data, resolve
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.task import Task
 from torch import nn
-
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from exchange.settings import Strategy
-from strategies import steps
-from strategies.build import make_strategy
-from strategies.filters import LossFilter, ZenoFilter
-from strategies.flower import WithoutBuffers
-from strategies.pipeline import REPUTATION, Pipeline
-from strategies.share import MaliciousShare
-from strategies.table import COMMON, STRATEGIES, find, needs_server_data, resolve
-from tasks.dataset import Dataset, Images
-from tasks.task import Task
 
 IMAGES = Images(np.zeros((6, 1, 4, 4), np.uint8), np.arange(6) % 3)
 PARTITION: Any = None

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from exchange.errors import UserError
-from tasks.archive import Entry, Limits, entries, fingerprint, order
+from thistle.experiments.errors import UserError
+from thistle.tasks.archive import Entry, Limits, entries, fingerprint, order
 
 GOOD = {
     "train/cat/10.png": b"c10",

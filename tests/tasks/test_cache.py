@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from exchange.errors import UserError
-from tasks.cache import ARRAYS, Workspace, cache_dir, cached
+from thistle.experiments.errors import UserError
+from thistle.tasks.cache import ARRAYS, Workspace, cache_dir, cached
 
 PIXELS = np.arange(5 * 3 * 4 * 4, dtype=np.uint8).reshape(5, 3, 4, 4)
 LABELS = np.array([0, 1, 1, 0, 1])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from exchange import settings
-from exchange.errors import UserError
-from tasks.models import build_model
+from thistle.experiments import settings
+from thistle.experiments.errors import UserError
+from thistle.tasks.models import build_model
 
 
 @pytest.mark.parametrize(("name", "shape"), [("auto", (1, 1, 20)), ("cnn-cifar", (3, 3, 3))])

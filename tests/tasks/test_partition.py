@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from exchange.errors import UserError
-from exchange.settings import Task
-from tasks.partition import make_partition
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import Task
+from thistle.tasks.partition import make_partition
 
 DISJOINT = ["iid", "dirichlet-even", "dirichlet", "shards"]
 EVEN = ["iid", "dirichlet-even", "shards"]

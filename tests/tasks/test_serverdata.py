@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-
-from exchange.errors import UserError
-from exchange.settings import Task
-from tasks.classes import match_classes
-from tasks.dataset import Dataset, Images
-from tasks.serverdata import _font_path, load_server_data
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import Task
+from thistle.tasks.classes import match_classes
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.serverdata import _font_path, load_server_data
 
 DIGITS = tuple("0123456789")
 
@@ -241,7 +240,7 @@ def test_stl10_as_server_data_of_a_cifar_like_task():
 
 
 def test_the_module_imports_nothing_heavy():
-    code = "import sys, tasks.serverdata, tasks.partition; print(*sys.modules)"
+    code = "import sys, thistle.tasks.serverdata, thistle.tasks.partition; print(*sys.modules)"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert not {"torch", "sklearn", "matplotlib"} & set(done.stdout.split())

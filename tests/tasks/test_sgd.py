@@ -7,9 +7,8 @@ import sys
 
 import pytest
 import torch
+from thistle.tasks.training import SGD, Recipe
 from torch import nn
-
-from tasks.training import SGD, Recipe
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -42,9 +41,9 @@ def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
 def test_a_client_that_trains_does_not_load_torchs_compiler() -> None:
     code = """
 import sys, torch
-from tasks.training import Recipe, train
-from tasks.models import build_model
-from exchange.settings import Model
+from thistle.tasks.training import Recipe, train
+from thistle.tasks.models import build_model
+from thistle.experiments.settings import Model
 model = build_model(Model(name="cnn-emnist"), (1, 8, 8), 10, 0)
 train(model, torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64), Recipe(1, 2, 0.1), torch.Generator())
 assert "torch._dynamo" not in sys.modules

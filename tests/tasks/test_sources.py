@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-
-from exchange.errors import UserError
-from exchange.settings import Task
-from tasks.dataset import Dataset, Images
-from tasks.sources import load_dataset, map_classes, read_source
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import Task
+from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.sources import load_dataset, map_classes, read_source
 
 
 def picture(value: int | tuple[int, int, int], size: tuple[int, int] = (6, 4), form: str = "PNG") -> bytes:
@@ -226,7 +225,7 @@ def test_damaged_npz_files_are_refused(cache: Path, tmp_path: Path, monkeypatch:
     name = npz(tmp_path)
     whole = (tmp_path / "a.npz").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.npz.NPZ_BYTES", 100)
+        patch.setattr("thistle.tasks.npz.NPZ_BYTES", 100)
         with pytest.raises(UserError, match="more than 100 bytes"):
             read_source(name)
     for bad in (whole[:200], b"nonsense", b""):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.stratified import stratified, stratified_always
+from thistle.tasks.stratified import stratified, stratified_always
 
 
 def by_lot(labels: np.ndarray, size: int) -> np.ndarray:

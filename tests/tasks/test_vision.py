@@ -16,10 +16,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from exchange.errors import UserError
-from tasks import vision
-from tasks.sources import read_source
+from thistle.experiments.errors import UserError
+from thistle.tasks import vision
+from thistle.tasks.sources import read_source
 
 TRAIN = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
 TEST = TRAIN[:10]
@@ -68,7 +67,7 @@ def test_own_operators_are_those_that_torch_can_load(tmp_path: Path, monkeypatch
 
 
 def test_the_data_modules_import_quickly() -> None:
-    code = "import sys, tasks.sources; print({'torch', 'sklearn', 'torchvision', 'scipy'} & sys.modules.keys())"
+    code = "import sys, thistle.tasks.sources; print({'torch', 'sklearn', 'torchvision', 'scipy'} & sys.modules.keys())"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
+
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import APP, PrivateSuperLink
 from thistle.progress import RunProgress
@@ -17,7 +18,7 @@ from thistle.staging import stage_app
 def run_staged(
     experiment: Experiment, source: str, trouble: Callable[[RunFolder, str], None] | None = None
 ) -> RunFolder:
-    """Run it with the module `source` in place of client.app; `trouble(folder, session)` goes on meanwhile.
+    """Run it with the module `source` in place of thistle.client.app; `trouble(folder, session)` goes on meanwhile.
 
     The app's functions must be the module's own: Flower sends workers the functions by their names.
     """
@@ -27,7 +28,7 @@ def run_staged(
         link.app = stage_app(link.home / APP)
         (link.app / "client" / "staged.py").write_text(source)
         project = link.app / "pyproject.toml"
-        project.write_text(project.read_text().replace("client.app:app", "client.staged:app"))
+        project.write_text(project.read_text().replace("thistle.client.app:app", "thistle.client.staged:app"))
         link.wait_until_ready()
         if trouble:
             threading.Thread(target=trouble, args=(folder, link.session), daemon=True).start()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thistle.protocol.verdict import Verdict
 
-from exchange.verdict import Verdict
 from tests.pages import serving, write_run, write_sweep
 from thistle.report.page import file_page, report_data
 

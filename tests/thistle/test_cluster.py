@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from thistle.experiments.runfolder import RunFolder, read_json
 
-from exchange.runfolder import RunFolder, read_json
 from tests.federations import model_sha
 from tests.thistle.test_cli import QUICK, thistle
 

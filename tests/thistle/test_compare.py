@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder, read_json, write_json
 from typer.testing import CliRunner
 
-from exchange.errors import UserError
-from exchange.runfolder import RunFolder, read_json, write_json
 from tests.federations import run, tiny
 from thistle.cli import app
 from thistle.figures import Finished, converged_at

@@ -16,10 +16,10 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.experiments.settings import Value
 
-from exchange.errors import UserError
-from exchange.runfolder import RunFolder, read_json
-from exchange.settings import Value
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
 from thistle.addresses import parse_address
@@ -36,8 +36,8 @@ from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
-from thistle.experiments import make_experiment
 from thistle.flower import Flwr, free_port, write_connection
+from thistle.prepare import make_experiment
 from thistle.progress import RunProgress
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json
 from tests.federations import model_sha, run, tiny
 from tests.thistle.test_cli import thistle
 from thistle.commands.evaluate import measure, show

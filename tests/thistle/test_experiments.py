@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from thistle.experiments.errors import UserError
 
-from exchange.errors import UserError
-from thistle.experiments import make_experiment
 from thistle.launch import Engine, Launch
+from thistle.prepare import make_experiment
 
 
 def test_paths_are_written_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from uuid import uuid4
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import ROOMS
+from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.server.environment import app_hash
 
-from exchange.experiment import Experiment
-from exchange.own import ROOMS
-from exchange.runfolder import RunFolder, read_json
-from server.environment import app_hash
 from tests import federations
 from thistle.engines.keeper import MARK, sweep
 from thistle.flower import free_port
@@ -108,7 +108,9 @@ def test_the_bundle_holds_the_rooms_and_nothing_else() -> None:
     assert len(bundle) < 2**20
     with zipfile.ZipFile(BytesIO(bundle)) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
-    assert tops <= {*ROOMS, "pyproject.toml", "LICENSE", ".info"} and tops >= {*ROOMS, "pyproject.toml"}
+        package = [name for name in archive.namelist() if name.startswith("thistle/")]
+    assert tops - {"LICENSE", ".info"} == {*ROOMS, "pyproject.toml", "thistle"}
+    assert package == ["thistle/__init__.py"]
 
 
 @pytest.mark.ray

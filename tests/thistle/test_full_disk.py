@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from thistle.experiments.runfolder import RunFolder
 
-from exchange.runfolder import RunFolder
 from tests.federations import model_sha
 from tests.thistle.test_cli import thistle
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json, read_lines
 from tests.federations import model_sha, rounds, run, tiny
 from tests.thistle.staged import run_staged
 from thistle.engines.keeper import MARK
@@ -30,8 +30,8 @@ import ctypes, os, sys, time
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client import app as real
-from client import honest
+from thistle.client import app as real
+from thistle.client import honest
 
 FAULTS = {}
 

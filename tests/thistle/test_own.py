@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import is_own, load_own, make_own, parse_own, pin
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.protocol.layout import Layout
+from thistle.strategies.build import make_strategy
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.table import resolve
+from thistle.tasks.models import build_model
+from thistle.tasks.task import prepare_task
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.layout import Layout
-from exchange.own import is_own, load_own, make_own, parse_own, pin
-from exchange.runfolder import RunFolder, read_json, read_lines
-from strategies.build import make_strategy
-from strategies.pipeline import Pipeline
-from strategies.table import resolve
-from tasks.models import build_model
-from tasks.task import prepare_task
 from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
 from thistle.commands.evaluate import measure
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import PrivateSuperLink
-from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch
+from thistle.prepare import claim_folder, make_experiment
 from thistle.progress import RunProgress
 from thistle.trained import find_subject
 

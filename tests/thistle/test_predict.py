@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder
+from thistle.tasks.sources import load_dataset
 
 import thistle
-from exchange.errors import UserError
-from exchange.runfolder import RunFolder
-from tasks.sources import load_dataset
 from tests.federations import rounds, run, tiny
 from tests.thistle.test_cli import thistle as command
 from thistle.commands.predict import find_images

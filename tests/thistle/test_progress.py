@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from thistle.experiments.runfolder import RunFolder
 
-from exchange.runfolder import RunFolder
 from thistle import progress
 from thistle.progress import RunProgress, Tail, verdict_counts
 

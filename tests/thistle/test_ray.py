@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from thistle.experiments.runfolder import RunFolder, read_lines
 
-from exchange.runfolder import RunFolder, read_lines
 from tests.federations import model_sha, rounds, run, tiny
 from tests.server.test_hostile import TamperedGrid
 from tests.thistle.staged import run_staged
@@ -110,8 +110,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp import ClientApp
 
-from client.app import ping, train_cohort
-from exchange.cohort import pack_replies, unpack_replies
+from thistle.client.app import ping, train_cohort
+from thistle.protocol.cohort import pack_replies, unpack_replies
 
 app = ClientApp()
 app.query("ping")(ping)

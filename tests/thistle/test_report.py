@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_json
+from thistle.protocol.verdict import Verdict
 from typer.testing import CliRunner
 
-from exchange.errors import UserError
-from exchange.runfolder import write_json
-from exchange.verdict import Verdict
 from tests.federations import model_sha, run, tiny
 from tests.pages import write_run, write_sweep
 from thistle.cli import app

@@ -16,7 +16,7 @@ import pytest
 from thistle.deploy import service as module
 from thistle.deploy.disk import LONG, DiskWatch, LogWatch
 from thistle.deploy.reasons import explain
-from thistle.deploy.service import LEASH, Service
+from thistle.deploy.service import DIE_WITH_PARENT, Service
 from thistle.deploy.supervisor import Supervisor
 
 
@@ -99,7 +99,8 @@ def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
             "-I",
             "-c",
             "import os, subprocess, sys, time\n"
-            f"child = subprocess.Popen([sys.executable, '-I', {str(LEASH)!r}, str(os.getpid()), *{sleeper!r}])\n"
+            f"command = [sys.executable, '-I', {str(DIE_WITH_PARENT)!r}, str(os.getpid()), *{sleeper!r}]\n"
+            "child = subprocess.Popen(command)\n"
             "print(child.pid, flush=True); time.sleep(60)",
         ],
         stdout=subprocess.PIPE,
@@ -107,7 +108,7 @@ def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
-    while "-c" not in child.cmdline() or "leash" in " ".join(child.cmdline()):
+    while "-c" not in child.cmdline() or "die_with_parent" in " ".join(child.cmdline()):
         time.sleep(0.01)
     parent.kill()
     parent.wait()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
-from exchange.runfolder import RunFolder, read_json, read_lines
 from tests.federations import TINY, tiny
 from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean

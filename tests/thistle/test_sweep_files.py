@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
 from thistle.commands.sweep import tell
 from thistle.sweeps.cells import check_folder, identity
 from thistle.sweeps.expectations import Expectation, Finding, check

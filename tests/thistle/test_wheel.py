@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from thistle.experiments.plugins import ROOMS
+from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.server.environment import app_hash
 
-from exchange.own import ROOMS
-from exchange.runfolder import RunFolder, read_json
-from server.environment import app_hash
 from tests.federations import model_sha, rounds
 from tests.thistle.test_cli import thistle
-from thistle.experiments import preset_names
+from thistle.prepare import preset_names
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
 import json, sys, thistle.cli
 from pathlib import Path
-import exchange
-from server.environment import app_hash
-from thistle.experiments import preset_names
+import thistle.protocol
+from thistle.server.environment import app_hash
+from thistle.prepare import preset_names
 from thistle.staging import stage_app
 stage_app(Path(sys.argv[1]))
-print(json.dumps({"hash": app_hash(), "exchange": exchange.__file__, "presets": preset_names()}))
+print(json.dumps({"hash": app_hash(), "protocol": thistle.protocol.__file__, "presets": preset_names()}))
 """
 
 
@@ -64,21 +64,20 @@ def test_only_thistle_is_at_the_top(unpacked: Path) -> None:
 
 
 def test_the_whole_app_is_inside(unpacked: Path) -> None:
-    app = unpacked / "thistle" / "_app"
-    assert {path.name for path in app.iterdir()} == {*ROOMS, "pyproject.toml"}
+    app = unpacked / "thistle"
     assert sources(app) == sources(ROOT)
     assert (app / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
 
 
 def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked: Path, tmp_path: Path) -> None:
-    for name in ("server", "exchange"):  # a user's own modules of these names are in nobody's way
+    for name in ("server", "protocol"):  # a user's own modules of these names are in nobody's way
         (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(unpacked)])}
     command = [sys.executable, "-c", STAGE, "staged"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["exchange"] == str(unpacked / "thistle" / "_app" / "exchange" / "__init__.py")
+    assert found["protocol"] == str(unpacked / "thistle" / "protocol" / "__init__.py")
     assert found["hash"] == app_hash()
     assert found["presets"] == preset_names() != []
     assert sources(tmp_path / "staged") == sources(ROOT)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 from thistle.screen import results
 
 SERVER = "server"

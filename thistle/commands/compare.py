@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from exchange.errors import UserError
 from thistle.commands.options import Out
 from thistle.commands.resume import find_run
+from thistle.experiments.errors import UserError
 from thistle.figures import Finished
 from thistle.screen import results, say, table
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_json
 from thistle.commands.options import NewOut, OnEngine, Workers
-from thistle.experiments import claim_folder, make_experiment
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.launch import Engine, Launch, engine_for
+from thistle.prepare import claim_folder, make_experiment
 from thistle.screen import results, table
 
 PRESET = "digits-mix"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from exchange.errors import UserError
-from exchange.runfolder import write_json
 from thistle.commands.options import Out
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_json
 from thistle.screen import attacking, decoding, results, table
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def evaluate(
     pictures: Annotated[bool, typer.Option(help="Draw accuracy by class, and the features.")] = True,
 ) -> None:
     """Attack a trained model and write what it withstands into robustness.json beside it."""
-    from attacks.evasion.table import parse_attacks
+    from thistle.attacks.evasion.table import parse_attacks
     from thistle.trained import find_subject
 
     names = parse_attacks("--attacks", attacks)
@@ -71,11 +71,11 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     """Accuracy under every attack, all in all and class by class."""
     import torch
 
-    from attacks.evasion.measure import Adversary, share, share_by_class, survivors
-    from exchange.layout import sha256
-    from server.evaluation import sample
-    from tasks.task import prepare_task
-    from tasks.training import pick_device, to_tensors
+    from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors
+    from thistle.protocol.layout import sha256
+    from thistle.server.evaluation import sample
+    from thistle.tasks.task import prepare_task
+    from thistle.tasks.training import pick_device, to_tensors
     from thistle.trained import read_network
 
     torch.set_num_threads(1)

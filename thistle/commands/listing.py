@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thistle.experiments import preset_about, preset_names
+from thistle.prepare import preset_about, preset_names
 from thistle.screen import results, table
 from thistle.sweeps.files import sweep_about, sweep_names
 
@@ -39,28 +39,28 @@ def list_(what: Annotated[What | None, typer.Argument(help="Which table; default
 
 
 def _tasks() -> tuple[list[str], list[list[str]]]:
-    from tasks.sources import TASKS
+    from thistle.tasks.sources import TASKS
 
     return ["name", "what"], [[name, about] for name, about in TASKS.items()]
 
 
 def _models() -> tuple[list[str], list[list[str]]]:
-    from tasks.models import MODELS
+    from thistle.tasks.models import MODELS
 
     return ["name", "what"], [*([name, _about(build)] for name, build in MODELS.items()), [OWN, "your own"]]
 
 
 def _strategies() -> tuple[list[str], list[list[str]]]:
-    from strategies.table import OWN as YOURS
-    from strategies.table import STRATEGIES
+    from thistle.strategies.table import OWN as YOURS
+    from thistle.strategies.table import STRATEGIES
 
     named = {**STRATEGIES, OWN: YOURS}
     return ["name", "what", "paper"], [[name, entry.about, entry.paper] for name, entry in named.items()]
 
 
 def _attacks() -> tuple[list[str], list[list[str]]]:
-    from attacks.table import ATTACKS
-    from attacks.table import OWN as YOURS
+    from thistle.attacks.table import ATTACKS
+    from thistle.attacks.table import OWN as YOURS
 
     named = {**ATTACKS, OWN: YOURS}
     rows = [[name, entry.about, entry.knows, entry.strength or "–", entry.paper] for name, entry in named.items()]
@@ -68,19 +68,19 @@ def _attacks() -> tuple[list[str], list[list[str]]]:
 
 
 def _objectives() -> tuple[list[str], list[list[str]]]:
-    from client.objectives import ABOUT
+    from thistle.client.objectives import ABOUT
 
     return ["name", "what is minimised", "paper"], [[name, *about] for name, about in ABOUT.items()]
 
 
 def _calibrations() -> tuple[list[str], list[list[str]]]:
-    from client.calibrations import CALIBRATIONS
+    from thistle.client.calibrations import CALIBRATIONS
 
     return ["name", "instead of the logits f"], [[name, _about(view)] for name, view in CALIBRATIONS.items()]
 
 
 def _evasions() -> tuple[list[str], list[list[str]]]:
-    from attacks.evasion.table import EVASIONS, OTHERS
+    from thistle.attacks.evasion.table import EVASIONS, OTHERS
 
     rows = [[name, entry.about, entry.paper] for name, entry in EVASIONS.items()]
     return ["name", "what", "paper"], [*rows, *([name, about, ""] for name, about in OTHERS.items())]

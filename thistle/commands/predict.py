@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.commands.options import Out
+from thistle.experiments.errors import UserError
 from thistle.screen import results, table
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
-from exchange.runfolder import write_atomically
 from thistle.commands.options import Out
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_atomically
 from thistle.screen import results
 
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder, read_lines
 from thistle.commands.options import Out, Quiet
-from thistle.experiments import cores
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.launch import Engine, Launch, engine_for, show_summary
+from thistle.prepare import cores
 from thistle.report.sources import is_sweep
 
 
@@ -54,7 +54,7 @@ def resume(
 
 def check_longer(experiment: Experiment, folder: RunFolder, rounds: int) -> None:
     """Refuse what would not be the same run, only longer."""
-    from server.checkpoint import load_checkpoint
+    from thistle.server.checkpoint import load_checkpoint
 
     if rounds <= experiment.rounds:
         raise UserError(f"--rounds {rounds}: {folder.path} has {experiment.rounds} already; give a larger number")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from thistle.commands.options import NewOut, OnEngine, Overrides, Quiet, Source, Workers
-from thistle.experiments import claim_folder, make_experiment
 from thistle.launch import Engine, Launch, engine_for
+from thistle.prepare import claim_folder, make_experiment
 
 
 def run(

@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
-from exchange.locks import holding
-from exchange.runfolder import write_json
-from thistle.experiments import cores
+from thistle.experiments.errors import UserError
+from thistle.experiments.locks import holding
+from thistle.experiments.runfolder import write_json
 from thistle.launch import Engine, Launch, engine_for
+from thistle.prepare import cores
 from thistle.screen import complain, results, say, table
 from thistle.sweeps.cells import Cell
-from thistle.sweeps.crew import Carry, Crew, Outcome
 from thistle.sweeps.expectations import Finding, check
 from thistle.sweeps.files import Sweep, read_sweep
+from thistle.sweeps.scheduler import Carry, Outcome, Scheduler
 from thistle.sweeps.tables import Grid, Result, describe, write_csv, write_markdown, write_plan, write_times
 
 
@@ -73,9 +73,9 @@ def carry_out(plan: Sweep, cells: Sequence[Cell], home: Path, engine: Engine, jo
         say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
         if not todo:
             return []
-        with carriers(engine, jobs, todo[0].experiment.runtime.ray_address) as crew:
+        with carriers(engine, jobs, todo[0].experiment.runtime.ray_address) as carries:
             try:
-                return Crew([with_workers(cell, engine, jobs) for cell in todo], len(cells), crew).run()
+                return Scheduler([with_workers(cell, engine, jobs) for cell in todo], len(cells), carries).run()
             except KeyboardInterrupt:
                 complain(f"stopped; continue with the same command: finished cells of {home} are kept")
                 raise

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.commands.options import Out
+from thistle.experiments.errors import UserError
 from thistle.screen import complain, results
 
 

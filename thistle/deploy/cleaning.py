@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from exchange.errors import UserError
 from thistle.deploy.state import State
+from thistle.experiments.errors import UserError
 
 OLD_ROWS = (
     "DELETE FROM task_logs WHERE task_id IN (SELECT task_id FROM task WHERE finished_at IS NOT NULL)",

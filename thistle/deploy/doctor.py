@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exchange.errors import UserError
-from exchange.text import printable
 from thistle.addresses import parse_address
 from thistle.deploy.gateway import find_nginx
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
 from thistle.deploy.versions import PACKAGES, versions
+from thistle.experiments.errors import UserError
+from thistle.protocol.text import printable
 
 PATIENCE = 10.0
 AHEAD, BEHIND = 5.0, 300.0
@@ -152,7 +152,7 @@ def check_admission(server: str, folder: Path) -> Finding:
 
 
 def check_data(data: str) -> Finding:
-    from tasks.sources import read_source
+    from thistle.tasks.sources import read_source
 
     try:
         images = read_source(data, need_test=False, key="--data").train

@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from exchange.announce import heard
-from exchange.errors import UserError
-from exchange.runfolder import RunFolder, write_json
-from exchange.text import last_line
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder, write_json
 from thistle.flower import NAME, EngineError, Flwr, tool
 from thistle.progress import RunProgress
+from thistle.protocol.announce import heard
+from thistle.protocol.text import last_line
 
 
 class Ear:

@@ -16,13 +16,13 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from exchange.errors import UserError
-from exchange.runfolder import write_atomically
 from thistle.deploy.health import accepts, reachable
 from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_atomically
 from thistle.flower import flower_environment
 
 FLEET = (

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.runfolder import read_json, write_json
-from exchange.settings import parse_ids
-from exchange.text import last_line
 from thistle.deploy.nodeconfig import MOST
 from thistle.deploy.state import State
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import read_json, write_json
+from thistle.experiments.settings import parse_ids
 from thistle.flower import NAME, Flwr
+from thistle.protocol.text import last_line
 
 
 @dataclass

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from attacks.roles import NODE_KEYS as ATTACK_KEYS
-from attacks.roles import ROLES, node_orders
-from client.data import OWN
-from client.terms import NODE_KEYS as CALIBRATED_KEYS
-from exchange.errors import UserError
-from exchange.settings import Value, parse_ids
+from thistle.attacks.roles import NODE_KEYS as ATTACK_KEYS
+from thistle.attacks.roles import ROLES, node_orders
+from thistle.client.data import OWN
+from thistle.client.terms import NODE_KEYS as CALIBRATED_KEYS
+from thistle.experiments.errors import UserError
+from thistle.experiments.settings import Value, parse_ids
 
 MOST = 10**9
 """Client ids below this; the experiment knows how many there really are."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from importlib.metadata import entry_points
 
-from thistle.rooms import use_rooms
-
 LOCK = "busy_timeout", "25000"
 """Milliseconds: less than the 30 s after which Flower's clients hang up, and ask again."""
 
@@ -27,8 +25,7 @@ def wait_for_locks() -> None:
 def main() -> None:
     """Become the program."""
     del sys.argv[0]
-    use_rooms()
-    from server.remote import sit_out_errors
+    from thistle.server.remote import sit_out_errors
 
     sit_out_errors()
     wait_for_locks()

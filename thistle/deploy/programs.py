@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from server.hosts import BINDINGS
 from thistle.deploy.health import grpc_serving
 from thistle.deploy.reasons import explain
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.flower import flower_environment, free_port, tool
+from thistle.server.hosts import BINDINGS
 
 LOOPBACK = "127.0.0.1"
 PATIENT = (sys.executable, "-m", "thistle.deploy.patient")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exchange.text import last_line
+from thistle.protocol.text import last_line
 
 REASONS = (
     (

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from exchange.text import last_line
+from thistle.protocol.text import last_line
 
-LEASH = Path(__file__).with_name("leash.py")
+DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 PAUSES = (1.0, 2.0, 4.0, *[5.0] * 12, 30.0)
 """Seconds before a process is started again, death by death: often for the minute in which a SuperLink refuses a
 node that was killed, then less so. Forgotten after a long life."""
@@ -85,7 +85,7 @@ class Service:
         with self.log.open("ab") as log:
             self._log_from = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *self.command],
+                [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *self.command],
                 env=dict(self.environment),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.locks import holding, is_held
-from exchange.runfolder import read_json, write_json
+from thistle.experiments.errors import UserError
+from thistle.experiments.locks import holding, is_held
+from thistle.experiments.runfolder import read_json, write_json
 
 VARIABLE = "THISTLE_STATE"
 

@@ -11,8 +11,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from attacks.roles import SIMULATED
-from exchange.experiment import Experiment
+from thistle.attacks.roles import SIMULATED
+from thistle.experiments.experiment import Experiment
 
 CLIENT_FAILED = 2
 
@@ -82,8 +82,8 @@ def identify() -> None:
 
 def run_inline(experiment: Experiment) -> None:
     """Run it here; the run folder is the result."""
-    from client.app import app as client_app
-    from server.app import main
+    from thistle.client.app import app as client_app
+    from thistle.server.app import main
 
     grid = InlineGrid(client_app, experiment, experiment.runtime.workers)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(experiment.flat()))

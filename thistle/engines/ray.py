@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
-from exchange.text import last_line
 from thistle.engines.superlink import PrivateSuperLink
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
 from thistle.flower import EngineError
 from thistle.progress import RunProgress
+from thistle.protocol.text import last_line
 
 LOOK = 0.1
 """Seconds between two looks at the run folder."""
@@ -21,7 +21,7 @@ def gpus_for(experiment: Experiment) -> float:
     """GPUs that the workers share."""
     import torch
 
-    from tasks.training import pick_device
+    from thistle.tasks.training import pick_device
 
     return float(torch.cuda.device_count()) if pick_device(experiment.runtime.device).type == "cuda" else 0.0
 

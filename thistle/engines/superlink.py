@@ -17,13 +17,13 @@ from uuid import uuid4
 
 import tomli_w
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import nest
-from exchange.text import last_line
 from thistle.addresses import parse_address
 from thistle.engines.keeper import sweep
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import nest
 from thistle.flower import EngineError, Flwr, flower_environment, free_port, tool, write_connection
+from thistle.protocol.text import last_line
 from thistle.staging import stage_app, stage_code
 
 APP = "thistle-fl"
@@ -154,6 +154,6 @@ def _environment(home: Path, ray_address: str) -> dict[str, str]:
         **flower_environment(home),
         "PYTHONPATH": modules,  # the app's rooms come before a user's own modules of the same names
         "RAY_USAGE_STATS_ENABLED": "0",
-        "MALLOC_ARENA_MAX": "1",  # a thread with an arena of its own keeps 64 MB at most (exchange.memory)
+        "MALLOC_ARENA_MAX": "1",  # a thread with an arena of its own keeps 64 MB at most (thistle.tasks.freed_memory)
         **ray,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 from thistle.report.reading import COUNTS, MEASURES, Run, read_run
 from thistle.report.sources import distinct_names
 

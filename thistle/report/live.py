@@ -22,8 +22,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from exchange.errors import UserError
-from exchange.text import printable
+from thistle.experiments.errors import UserError
+from thistle.protocol.text import printable
 from thistle.report.clients import Truth, VerdictLog, client_map
 from thistle.report.page import POLICY, bokeh_script, live_page, page_script
 from thistle.report.reading import inside, is_abandoned, read_run, run_id

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import read_file
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import read_file
 
 MEASURES = (
     "accuracy",

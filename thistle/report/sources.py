@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 
 DEEP = 3
 """Levels below a folder at which runs are looked for."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from exchange.errors import UserError
+from thistle.experiments.errors import UserError
 from thistle.report.reading import Run, inside, number, read_run
 from thistle.report.statistics import LEVEL, holm, mean_and_error, welch
 from thistle.sweeps.cells import show

@@ -1,1 +1,1 @@
-"""Sweeps: one file, many runs (cells), one table. `files` reads, `crew` runs, `tables` and `pictures` show."""
+"""Sweeps: one file, many runs (cells), one table. `files` reads, `scheduler` runs, `tables` and `pictures` show."""

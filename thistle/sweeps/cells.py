@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
-from exchange.settings import Value
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
+from thistle.experiments.settings import Value
 
 ELSEWHERE = ("runtime.workers", "runtime.chunk", "runtime.ray-address", "runtime.max-clients-per-node")
 """Settings that do not change a result, beside those of `run.`."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import flatten_tables
-from exchange.settings import Value
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import flatten_tables
+from thistle.experiments.settings import Value
 
 WORDS = ("about", "better", "worse", "by", "metric")
 

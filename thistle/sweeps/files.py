@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
-from exchange.own import pin
-from exchange.settings import Value
-from thistle.experiments import PRESETS, about, code_folders, find_experiment, find_file, preset_names, settle
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
+from thistle.experiments.plugins import pin
+from thistle.experiments.settings import Value
+from thistle.prepare import PRESETS, about, code_folders, find_experiment, find_file, preset_names, settle
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 

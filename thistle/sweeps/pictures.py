@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from exchange.runfolder import read_lines
-from exchange.settings import Value
+from thistle.experiments.runfolder import read_lines
+from thistle.experiments.settings import Value
 from thistle.report.statistics import mean_and_error, standard_error
 from thistle.sweeps.cells import show
 from thistle.sweeps.files import Axis

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exchange.runfolder import read_json, write_atomically, write_json
-from exchange.settings import Value
+from thistle.experiments.runfolder import read_json, write_atomically, write_json
+from thistle.experiments.settings import Value
 from thistle.report.statistics import mean_and_error
 from thistle.sweeps.cells import Cell, show
 from thistle.sweeps.expectations import Finding

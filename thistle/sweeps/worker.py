@@ -14,12 +14,12 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from exchange.errors import UserError
-from exchange.experiment import Experiment
-from exchange.runfolder import RunFolder
-from exchange.text import last_line
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
 from thistle.flower import EngineError
 from thistle.progress import RunProgress
+from thistle.protocol.text import last_line
 
 LOOK = 0.1
 """Seconds between two looks at the run folder."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import RecordDict
+from thistle.protocol import cohort
 
-from exchange import cohort
 from tests.hostile import HOSTILE
 
 FIRST = 6

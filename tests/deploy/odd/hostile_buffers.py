@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from exchange import cohort
+from thistle.protocol import cohort
+
 from tests.deploy.odd.hostile import BUFFERS, pack
 
 

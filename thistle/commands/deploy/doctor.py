@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.addresses import parse_address
 from thistle.deploy.state import State, root
+from thistle.experiments.errors import UserError
 from thistle.screen import results
 
 

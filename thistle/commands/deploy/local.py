@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import LOOPBACK, server_superexec, superlink, supernode
 from thistle.deploy.service import Service
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
+from thistle.experiments.errors import UserError
 from thistle.flower import free_port, write_connection
 from thistle.screen import say
 

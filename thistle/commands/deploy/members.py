@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.commands.options import ServerState
 from thistle.deploy.follow import shown_environment
 from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
+from thistle.experiments.errors import UserError
 from thistle.flower import NAME, Flwr, flower_environment
 from thistle.screen import results, say
 

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
 from thistle.addresses import parse_address
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
+from thistle.experiments.errors import UserError
 from thistle.screen import say
 
 

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from exchange.errors import UserError
-from exchange.runfolder import write_json
 from thistle.addresses import parse_address
 from thistle.deploy.disk import DiskWatch, LogWatch
 from thistle.deploy.gateway import gateway
@@ -17,6 +15,8 @@ from thistle.deploy.health import accepts
 from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_json
 from thistle.flower import write_connection
 from thistle.screen import say
 

@@ -1,1 +1,0 @@
-"""What both sides must agree on: settings, randomness, records, cohort packing, the run folder."""

@@ -1,0 +1,1 @@
+"""An experiment's settings, plug-ins, random numbers and run folder."""

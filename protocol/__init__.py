@@ -1,0 +1,1 @@
+"""What server and clients must agree on: models as records and vectors, factors, cohorts, verdicts."""

@@ -1,0 +1,57 @@
+"""Aggregation rules as pure functions on an n x d float32 block: row i is client i's update, rows sorted by client id.
+
+Every rule returns an `Aggregate`: the new vector and the weight that each client had in it. None copies the block:
+beside it a kernel holds n x n matrices, a few vectors and one chunk of columns.
+
+A pre-step (`nearest_neighbour_mixing`, `bucketing`) is an n' x n matrix, handed to the rule that follows as `mixing`:
+the rule then sees the n' mixed rows, and its weights are given back for the n clients. A Gram matrix that is there
+already goes along as `products`:
+
+    products = gram(updates)
+    mixing = nearest_neighbour_mixing(updates, f, products=products)
+    result = geometric_median(updates, mixing=mixing, products=products)
+"""
+
+from thistle.strategies.aggregators.block import Aggregate, combine
+from thistle.strategies.aggregators.clipping import centered_clipping, clip
+from thistle.strategies.aggregators.coordinates import coordinate_median, trimmed_mean
+from thistle.strategies.aggregators.critical import critical_weights
+from thistle.strategies.aggregators.gram import gram, inner_products, squared_distances
+from thistle.strategies.aggregators.means import geometric_median, mean
+from thistle.strategies.aggregators.mixing import bucketing, nearest_neighbour_mixing
+from thistle.strategies.aggregators.selection import bulyan, krum, multi_krum
+from thistle.strategies.aggregators.similarity import adapted_alpha, mean_similarities, similarities, similarity_weights
+from thistle.strategies.aggregators.spectra import Matrix, Spectra, decompose, truncate
+from thistle.strategies.aggregators.spread import sample_variance
+from thistle.strategies.aggregators.trust import fltrust, foolsgold
+
+__all__ = [
+    "Aggregate",
+    "Matrix",
+    "Spectra",
+    "adapted_alpha",
+    "bucketing",
+    "bulyan",
+    "centered_clipping",
+    "clip",
+    "combine",
+    "coordinate_median",
+    "critical_weights",
+    "decompose",
+    "fltrust",
+    "foolsgold",
+    "geometric_median",
+    "gram",
+    "inner_products",
+    "krum",
+    "mean",
+    "mean_similarities",
+    "multi_krum",
+    "nearest_neighbour_mixing",
+    "sample_variance",
+    "similarities",
+    "similarity_weights",
+    "squared_distances",
+    "trimmed_mean",
+    "truncate",
+]

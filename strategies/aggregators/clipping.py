@@ -1,0 +1,52 @@
+"""Clipping: one vector, or all updates around a centre."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from thistle.strategies.aggregators.block import Aggregate, combine, original, require, rows_seen
+from thistle.strategies.aggregators.gram import distances_to, gram, mixed
+from torch import Tensor
+
+
+def clip(vector: Tensor, tau: float) -> Tensor:
+    """v·min(1, τ/‖v‖), the norm in float64. Cost d."""
+    require(tau >= 0, f"clip needs tau ≥ 0; got {tau}")
+    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    require(math.isfinite(norm), "clip: the vector holds NaN or Inf")
+    return vector if norm <= tau else vector * (tau / norm)
+
+
+def centered_clipping(
+    updates: Tensor,
+    tau: float,
+    steps: int = 1,
+    start: Tensor | None = None,
+    *,
+    mixing: Tensor | None = None,
+) -> Aggregate:
+    """v ← v + mean_i (Δ_i - v)·min(1, τ/‖Δ_i - v‖), `steps` times from `start` (Karimireddy et al. 2021).
+
+    `start`: the previous round's aggregate, or 0. Every v is a combination of the updates and the start, so the
+    steps run on the Gram matrix of the n + 1 vectors. The clients' weights sum to 1 less what the start keeps.
+
+    Cost: one Gram pass over n + 1 rows, copied chunk by chunk, and one combination; a step costs n².
+    """
+    n = rows_seen(updates, mixing)
+    require(tau > 0 and steps >= 1, f"centered clipping needs tau > 0 and steps ≥ 1; got tau={tau}, steps={steps}")
+    start = updates.new_zeros(updates.shape[1]) if start is None else start
+    if mixing is not None:
+        with_start = mixing.new_zeros(n + 1, mixing.shape[1] + 1)
+        with_start[:n, :-1], with_start[n, -1] = mixing, 1.0
+        mixing = with_start
+    products = mixed(gram(updates, extra=start), mixing)
+    weights = torch.zeros(n + 1, dtype=torch.float64, device=updates.device)
+    weights[n] = 1.0
+    for _ in range(steps):
+        scale = (tau / distances_to(products, weights)[:n]).clamp(max=1.0)
+        weights = weights * (1.0 - scale.mean())
+        weights[:n] += scale / n
+    weights = original(weights, mixing)
+    vector = combine(updates, weights[:-1]).add_(start, alpha=float(weights[-1]))
+    return Aggregate(vector, weights[:-1])

@@ -1,0 +1,69 @@
+"""A strategy of the user's own is tried on made-up replies, so that a slip in it shows before anything is trained."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from thistle.engines.inline import InlineGrid
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import explain
+from thistle.experiments.randomness import torch_rng
+from thistle.protocol.layout import Layout, State, to_record
+from thistle.server.casting import cast_aggregate
+from thistle.strategies.build import make_strategy
+from thistle.strategies.flower import fit
+from thistle.strategies.pipeline import Pipeline
+from thistle.tasks.models import build_model
+from thistle.tasks.task import Task
+
+KEY = "strategy.name"
+
+
+def dry_run(experiment: Experiment, task: Task) -> None:
+    """One round without clients: each reply is the model that was sent, and a little noise."""
+    flower = logging.getLogger("flwr")
+    level = flower.level
+    flower.setLevel(logging.ERROR)  # what Flower's strategies say of their rounds
+    try:
+        _one_round(experiment, task)
+    finally:
+        flower.setLevel(level)
+
+
+def _one_round(experiment: Experiment, task: Task) -> None:
+    name, client = experiment.strategy.name, experiment.client
+    network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
+    layout = Layout.of(network)
+    arrays = to_record(network.state_dict())
+    strategy = make_strategy(experiment, task, layout)
+    if not isinstance(strategy, Pipeline):
+        fit(strategy, client.per_round)
+    grid = InlineGrid(ClientApp(), experiment, 0)
+    grid.hosts = list(range(experiment.task.clients))
+    classes, shape = list(task.dataset.classes), list(task.shape)
+    config = ConfigRecord({"lr": client.lr, "report-losses": False, "classes": classes, "shape": shape})
+    try:
+        messages = list(strategy.configure_train(1, arrays, config, grid))
+        replies = [_reply(message, network.state_dict(), layout) for message in messages]
+        aggregate, _ = strategy.aggregate_train(1, replies)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(explain(name, KEY, "fails on made-up replies", error)) from None
+    if not messages:
+        raise UserError(f"{KEY} = {name!r}: asks no client to train")
+    _, problem = cast_aggregate(aggregate, arrays, layout)
+    if problem:
+        raise UserError(f"{KEY} = {name!r}: does not make a model of made-up replies: {problem}")
+
+
+def _reply(message: Message, state: State, layout: Layout) -> Message:
+    noise = 0.01 * torch.randn(layout.size, generator=torch_rng(0, "rehearsal", message.metadata.dst_node_id))
+    arrays = to_record(layout.state(layout.vector(state) + noise, state))
+    metrics = MetricRecord({"num-examples": 10, "loss": 1.0, "seconds": 0.1})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -1,0 +1,134 @@
+"""From what a person types to a checked experiment with a run folder of its own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from thistle.attacks.evasion.table import check_evaluation
+from thistle.attacks.table import check_attack
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment, parse_overrides, read_file
+from thistle.experiments.plugins import pin
+from thistle.experiments.runfolder import RunFolder
+from thistle.strategies.table import resolve
+
+PRESETS = Path(__file__).resolve().parent / "presets"
+PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def preset_about(name: str) -> str:
+    return about(PRESETS / f"{name}.toml")
+
+
+def about(path: Path) -> str:
+    """The first line of a file, if it is a comment."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first[1:].strip() if first.startswith("#") else ""
+
+
+def find_experiment(source: str) -> Path:
+    """A preset's file by name, or the user's own."""
+    return find_file(source, PRESETS, "a preset", ", ".join(preset_names()))
+
+
+def find_file(source: str, folder: Path, what: str, choice: str) -> Path:
+    """A file of `folder` by its name, or the user's own .toml; `what` and `choice` are for who meant neither."""
+    names = [path.stem for path in folder.glob("*.toml")]
+    if source in names:
+        return folder / f"{source}.toml"
+    path = Path(source).expanduser()
+    if path.suffix == ".toml" or path.exists():
+        return path
+    near = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f" ({choice})"
+    raise UserError(f"{source}: neither {what} nor a .toml file{hint}")
+
+
+def make_experiment(
+    source: str, overrides: list[str], name: str = "", out: str = "", workers: int | None = None
+) -> Experiment:
+    """The experiment with everything resolved but its folder."""
+    path = find_experiment(source)
+    flat = pin({**read_file(path), **parse_overrides(overrides)}, code_folders(path))
+    return settle(flat, name or flat.get("run.name") or path.stem, out, workers)
+
+
+def settle(keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None) -> Experiment:
+    """The experiment that these keys make, resolved and checked as far as settings alone can tell."""
+    flat = dict(keys)
+    flat["run.name"] = _plain(name)
+    flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
+    place = Path(str(flat.get("task.data-dir") or "."))
+    typed = {key: value for key in PATHS if isinstance(value := flat.get(key), str) and value}
+    flat |= {key: _from_root(key, value, place.expanduser()) for key, value in typed.items()}
+    if workers is not None:
+        flat["runtime.workers"] = workers
+    if not flat.get("runtime.workers"):
+        flat["runtime.workers"] = cores()
+    experiment = resolve(Experiment.of(flat))
+    check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
+    check_evaluation(experiment.evaluate)
+    return experiment
+
+
+def code_folders(path: Path) -> list[Path]:
+    """Where modules of the user's are looked for: beside the file, in the run folder that it is in, and here."""
+    beside = [] if path.parent == PRESETS else [path.parent, RunFolder(path.parent).code]
+    return [*beside, Path.cwd()]
+
+
+def _plain(name: object) -> object:
+    """A run's name is one folder below run.out, nothing that leads elsewhere."""
+    if isinstance(name, str) and ("/" in name or name in (".", "..") or not name.isprintable()):
+        raise UserError(f"run.name = {name!r}: should be a plain name; the folder around it is --out")
+    return name
+
+
+def _from_root(key: str, value: str, place: Path) -> str:
+    """A path written from the root, because runs are carried out, and resumed, from other folders than this one.
+
+    A file that is in `task.data-dir` may be named from there.
+    """
+    kind, _, path = value.partition(":")
+    if key in ("task.name", "task.server-data"):
+        if kind not in ("folder", "npz") or not path:
+            return value
+        return f"{kind}:{_absolute(str(place / path) if (place / path).exists() else path)}"
+    if key == "task.server-font" and not Path(value).expanduser().is_file():
+        return value
+    return _absolute(value)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(Path(path).expanduser())
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def claim_folder(experiment: Experiment, exact: bool) -> tuple[Experiment, RunFolder]:
+    """A run folder that nobody else has; without an exact name a number is appended where needed."""
+    for number in range(1, 10_000):
+        name = experiment.run.name if number == 1 else f"{experiment.run.name}-{number}"
+        path = Path(experiment.run.out) / name
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if exact:
+                raise UserError(f"{path} exists: choose another --name, or thistle resume {path}") from None
+            continue
+        except OSError as error:
+            raise UserError(f"run.out: cannot make {path}: {error.strerror}") from None
+        named = experiment.model_copy(update={"run": experiment.run.model_copy(update={"name": name})})
+        return named, RunFolder(path)
+    raise UserError(f"run.out: {experiment.run.out} holds too many runs called {experiment.run.name}")
