@@ -1,1 +1,1 @@
-"""How replies become the next model: kernels, steps, the pipeline, the named strategies."""
+"""How replies become the next model: aggregators, steps, the pipeline, the named strategies."""

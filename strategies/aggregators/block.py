@@ -1,4 +1,4 @@
-"""What all kernels share: the answer's type, the checks, and the last pass over the data."""
+"""What all aggregators share: the answer's type, the checks, and the last pass over the data."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _environment(home: Path, ray_address: str) -> dict[str, str]:
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     return {
         **flower_environment(home),
-        "PYTHONPATH": modules,  # the app's rooms come before a user's own modules of the same names
+        "PYTHONPATH": modules,  # workers import the staged app, not what is installed
         "RAY_USAGE_STATS_ENABLED": "0",
         "MALLOC_ARENA_MAX": "1",  # a thread with an arena of its own keeps 64 MB at most (thistle.tasks.freed_memory)
         **ray,
