@@ -215,7 +215,7 @@ def no_model(experiment, layout):
         ({"model.name": "mine:"}, "model.name = 'mine:': should be module:factory"),
         ({"task.name": "fodler:/data"}, "as mine:make for the function make in mine.py (or folder:PATH, npz:PATH)"),
         ({"model.name": "my-model:net"}, "should be module:factory"),
-        ({"model.name": "server:net"}, "server is a module of Thistle's; call yours something else"),
+        ({"model.name": "thistle.server:net"}, "thistle.server is a module of Thistle's; call yours something else"),
         ({"model.name": "nothere:net"}, "no file nothere.py beside the experiment, and no installed module nothere"),
         ({"model.name": "no.where:net"}, "there is no installed module no.where"),
         ({"strategy.name": "broken:net"}, "cannot be imported: SyntaxError"),
