@@ -1,4 +1,4 @@
-"""The one exception whose text is meant for the user."""
+"""The exceptions whose text is meant for the user."""
 
 
 class UserError(Exception):
@@ -6,3 +6,7 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class RunFailed(Exception):
+    """The run came to nothing, for a reason that it can name: shown as one line, exit code 1, resumable."""

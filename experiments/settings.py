@@ -149,10 +149,16 @@ class Evaluate(Section):
 
 
 class Stop(Section):
-    """When a run ends before its last round: at an accuracy, or once evaluations bring no new best; 0: never."""
+    """When a run ends before its last round: at an accuracy, or once evaluations bring no new best; 0: never.
+
+    It fails after `lost_rounds` in a row in which the model learnt nothing; `lost_if_rejected` says whether those
+    count in which it was the guard that found nothing to learn from.
+    """
 
     accuracy: Fraction = 0.0
     patience: Natural = 0
+    lost_rounds: Natural = 3
+    lost_if_rejected: bool = True
 
 
 class Runtime(Section):

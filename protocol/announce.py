@@ -14,7 +14,7 @@ MARK = "@thistle "
 
 
 def announce(event: str, **facts: Any) -> None:
-    """Say it: `started`, `warning`, `round`, `finished` or `failed`."""
+    """Say it: `started`, `warning`, `round`, `finished`, `stopped` or `failed`."""
     print(MARK + json.dumps({"event": event, **facts}, allow_nan=False), flush=True)
 
 

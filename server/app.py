@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,13 +16,13 @@ from flwr.serverapp import Grid, ServerApp
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.poisoning.build import check_own
 from thistle.attacks.table import check_attack
-from thistle.experiments.errors import UserError
+from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, disk_fault
 from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
-from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
+from thistle.server.remote import STOPPED, RemoteGrid, is_deployed, sit_out_errors, when_flower_ends
 from thistle.strategies.table import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task
@@ -28,6 +30,8 @@ from thistle.tasks.task import prepare_task
 keep_freed_memory()
 app = ServerApp()
 logger = logging.getLogger("thistle")
+
+GOING_ON = ("starting", "running")
 
 
 @app.main()
@@ -48,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) -> None:
     """In its folder, which says how it ends."""
+    stopped = partial(_stopped, folder, deployed)
+    when_flower_ends(stopped)
     try:
         folder.set_status("starting")
         folder.save_experiment(experiment)
@@ -58,12 +64,29 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
         Federation(experiment, task, folder, grid, deployed).run()
+    except STOPPED as end:
+        stopped()
+        if isinstance(end, SystemExit | KeyboardInterrupt):
+            raise
+        sys.exit(1)  # as Flower itself ends a process whose run is over
     except Exception as raised:
         error = disk_fault(raised, folder.path) or raised
-        shown = str(error) if isinstance(error, UserError) else last_line(f"{type(error).__name__}: {error}")
-        logger.error("%s", shown, exc_info=not isinstance(error, UserError))
+        plain = isinstance(error, UserError | RunFailed)
+        shown = str(error) if plain else last_line(f"{type(error).__name__}: {error}")
+        logger.error("%s", shown, exc_info=not plain)
         folder.set_status("failed", message=shown)
         raise error from raised
+
+
+def _stopped(folder: RunFolder, deployed: bool) -> None:
+    """Somebody ended it from outside: its folder says so, and whoever follows it hears it, if that can still be."""
+    if folder.get_status().get("status") not in GOING_ON:
+        return
+    message = "stopped from outside; it can be continued after its last checkpoint"
+    folder.set_status("stopped", message=message)
+    logger.error("%s", message)
+    if deployed:
+        announce("stopped", message=message)
 
 
 @contextmanager

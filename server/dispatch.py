@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from thistle.protocol.cohort import ACTION, pack_request, unpack_replies
 from thistle.protocol.text import last_line
@@ -21,8 +22,8 @@ from thistle.server.reply import Reply
 
 logger = logging.getLogger("thistle")
 
-HOST_LOST = (0, 8)
-"""Flower's error codes of a worker that died, and of a ClientApp's process that stopped responding."""
+HOST_LOST = (ErrorCode.UNKNOWN, ErrorCode.CLIENT_APP_CRASHED)
+"""What Flower says of a worker that died, and of a ClientApp's process that stopped responding."""
 TRIES = 4
 """How often a client is sent alone before its process's death is its own fault."""
 

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -17,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
+from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
 from thistle.experiments.runfolder import RunFolder, read_json, write_atomically, write_json
@@ -36,8 +36,9 @@ from thistle.server.grid import CohortGrid
 from thistle.server.guard import Expected, Guard, Inspection
 from thistle.server.hosts import Hosts, read_bindings
 from thistle.server.recorder import Recorder
+from thistle.server.remote import STOPPED
 from thistle.server.reply import Reply
-from thistle.server.stopping import why_ended
+from thistle.server.stopping import is_lost, why_ended, why_lost
 from thistle.strategies.build import make_strategy
 from thistle.strategies.flower import as_messages, fit
 from thistle.strategies.memory import recall, remind
@@ -83,6 +84,9 @@ class Federation:
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
         self.truth = None if deployed else Truth(experiment)
         self._failure_shown = False
+        self._lost = 0
+        """Rounds in a row in which nothing was learnt."""
+        self._unsaved: Checkpoint | None = None
 
     def run(self) -> None:
         """All rounds that are still to come, then the final files."""
@@ -90,16 +94,43 @@ class Federation:
         done = self._restore()
         recorder = Recorder(self.folder, done)
         self._greet()
-        for number in range(done + 1, self.experiment.rounds + 1):
-            if why_ended(self.experiment, recorder.rounds):
-                break
-            line, verdicts = self._round(number)
-            recorder.record(line, verdicts)
-            if self.deployed:
-                announce("round", line=recorder.rounds[-1])
-            self.grid.meanwhile.append(partial(save_checkpoint, self.folder.checkpoints, self._checkpoint(number)))
+        try:
+            for number in range(done + 1, self.experiment.rounds + 1):
+                if why_ended(self.experiment, recorder.rounds):
+                    break
+                line, verdicts = self._round(number)
+                recorder.record(line, verdicts)
+                if self.deployed:
+                    announce("round", line=recorder.rounds[-1])
+                self._look_back(recorder, verdicts)
+        except (*STOPPED, RunFailed):
+            self._save()
+            raise
         self.grid.do_meanwhile()
         self._finish(recorder)
+
+    def _look_back(self, recorder: Recorder, verdicts: list[Verdict]) -> None:
+        """After a round: what it taught will be saved; where rounds teach nothing, the run has failed.
+
+        Lost rounds are not saved, so that whoever continues the run tries them again.
+        """
+        line, stop = recorder.rounds[-1], self.experiment.stop
+        if not stop.lost_rounds or not is_lost(stop, line):
+            self._lost = 0
+            self._unsaved = self._checkpoint(line["round"])
+            self.grid.meanwhile.append(self._save)
+            return
+        self._lost += 1
+        if self._lost >= stop.lost_rounds:
+            raise RunFailed(f"{_rounds(self._lost)} in a row taught the model nothing: {why_lost(line, verdicts)}")
+        if line["round"] == self.experiment.rounds and all(is_lost(stop, line) for line in recorder.rounds):
+            raise RunFailed(f"{_rounds(self._lost)}, and the model learnt nothing: {why_lost(line, verdicts)}")
+
+    def _save(self) -> None:
+        """The last round that counts, if that is still to be done."""
+        if self._unsaved is not None:
+            save_checkpoint(self.folder.checkpoints, self._unsaved)
+            self._unsaved = None
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
@@ -235,12 +266,19 @@ class Federation:
         write_atomically(self.folder.model, model)
         summary = recorder.summary(self.experiment.evaluate.window)
         ended = why_ended(self.experiment, recorder.rounds)
+        if recorder.lost:
+            last, count = recorder.lost[-1], f"{len(recorder.lost)} of {_rounds(len(recorder.rounds))}"
+            logger.warning("%s taught the model nothing; the last, round %d: %s", count, last["round"], last["kept"])
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
         self.folder.set_status("finished")
         if self.deployed:
             announce("finished", summary=read_json(self.folder.summary))
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
 
 
 def _takes_blocks(strategy: Strategy) -> TypeGuard[Pipeline]:

@@ -34,6 +34,11 @@ class Recorder:
         _append(self.folder.metrics, [clean])
         self.rounds.append(clean)
 
+    @property
+    def lost(self) -> list[dict[str, Any]]:
+        """The rounds in which the model learnt nothing."""
+        return [line for line in self.rounds if "kept" in line]
+
     def summary(self, window: int) -> dict[str, Any]:
         """The numbers of summary.json that the lines hold."""
         accuracies = [line["accuracy"] for line in self.rounds if line.get("accuracy") is not None]
@@ -51,6 +56,7 @@ class Recorder:
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
             **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},
+            "lost_rounds": len(self.lost),
             "detection": self._detection(),
             **({"attack_success": successes[-1]} if successes else {}),
         }

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
@@ -26,8 +28,9 @@ POLL = 0.5
 """Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
 CROWD = 10
 """So many messages may be asked about at that pace; more of them share it."""
-UNREADABLE = 4
-"""Flower's code of a reply that cannot be had."""
+STOPPED = (RunNotRunningException, SystemExit, KeyboardInterrupt)
+"""What a run is ended with from outside. None of them is an Exception: Flower's is raised in whatever thread asks a
+SuperLink after `flwr stop`, the others in the main thread, by signals."""
 
 
 def is_deployed(grid: Grid) -> bool:
@@ -41,6 +44,11 @@ def sit_out_errors() -> None:
     Flower's clients take it for final: the run, or its heartbeat, would be over.
     """
     http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
+
+
+def when_flower_ends(action: Callable[[], None]) -> None:
+    """Do it before Flower ends this process: it gives five seconds from then on, and may use them up itself."""
+    add_exit_handler(action, run_before_force_exit=True)
 
 
 @dataclass
@@ -61,10 +69,16 @@ class RemoteGrid(GridAround):
         self._letters: dict[str, Letter] = {}
         self._nodes: list[int] = []
         self._asked = -POLL
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
+
+    def _check(self) -> None:
+        """What went wrong in a thread is raised where somebody sees it."""
+        if self._failure is not None:
+            raise self._failure
 
     def get_node_ids(self) -> Iterable[int]:
         """Who is online: asked at most every POLL seconds."""
+        self._check()
         if time.monotonic() - self._asked >= POLL:
             self._nodes = sorted(self.inner.get_node_ids())
             self._asked = time.monotonic()
@@ -72,6 +86,7 @@ class RemoteGrid(GridAround):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """One at a time; a node that is not known any more gives an error reply."""
+        self._check()
         self._forget()
         names = []
         for message in messages:
@@ -79,7 +94,8 @@ class RemoteGrid(GridAround):
             name = message.metadata.message_id
             letter = Letter(message, time.monotonic() + message.metadata.ttl)
             if not taken:
-                letter.reply = Message(Error(UNREADABLE, "the node is not known to the SuperLink"), reply_to=message)
+                gone = Error(ErrorCode.NODE_UNAVAILABLE, "the node is not known to the SuperLink")
+                letter.reply = Message(gone, reply_to=message)
                 letter.watched = True
             self._letters[name] = letter
             names.append(name)
@@ -93,8 +109,7 @@ class RemoteGrid(GridAround):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that are there. An error of Flower's connection, in whatever thread, is raised here."""
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         replies = []
         for name in message_ids:
             letter = self._letters.get(name)
@@ -118,7 +133,7 @@ class RemoteGrid(GridAround):
                     REPLIES.notify()
                     return
                 time.sleep(POLL * max(1.0, len(self._letters) / CROWD))
-        except Exception as error:
+        except BaseException as error:  # Flower's word that the run is over is one
             self._failure = error
             REPLIES.notify()
 
@@ -130,7 +145,8 @@ class RemoteGrid(GridAround):
             raise
         except Exception as error:  # a reply that Flower cannot put together is its sender's fault
             reason = last_line(f"{type(error).__name__}: {error}")
-            return Message(Error(UNREADABLE, f"the reply cannot be read: {reason}"), reply_to=request)
+            unreadable = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"the reply cannot be read: {reason}")
+            return Message(unreadable, reply_to=request)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError("the cohort grid pushes and pulls")

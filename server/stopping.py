@@ -1,6 +1,7 @@
 """When a run is over: after its last round, or earlier where `stop.accuracy` or `stop.patience` say so.
 
-Decided by the metrics alone, which a resumed run has as well: it ends where it would have ended.
+Decided by the metrics alone, which a resumed run has as well: it ends where it would have ended. A run that learns
+nothing any more has failed (`stop.lost-rounds`); when it is continued, it tries the rounds that it lost again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Stop
+from thistle.protocol.verdict import Verdict
+from thistle.server.casting import NONE, NOT_FINITE
 
 
 def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:
@@ -24,3 +28,28 @@ def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:
         if len(accuracies) - 1 - best >= stop.patience:
             return "patience"
     return ""
+
+
+def is_lost(stop: Stop, line: dict[str, Any]) -> bool:
+    """Whether the model learnt nothing in a round, for a reason that counts."""
+    return "kept" in line and (stop.lost_if_rejected or not _is_destroyed(line))
+
+
+def _is_destroyed(line: dict[str, Any]) -> bool:
+    """Whether it was the guard that found nothing to learn from: everybody did their work, and it is of no use."""
+    return line["kept"] == NOT_FINITE or bool(line["rejected"] and not line["accepted"] and not line["failed"])
+
+
+def why_lost(line: dict[str, Any], verdicts: Sequence[Verdict]) -> str:
+    """What a round came to nothing for, and the first client's error."""
+    if not verdicts:
+        return "no client could be asked"
+    kept = "the strategy gave no model" if line["kept"] == NONE else str(line["kept"])
+    unheard = [verdict for verdict in verdicts if verdict.verdict in ("failed", "rejected")]
+    if not unheard:
+        return kept
+    words = {"failed": "clients failed", "rejected": "replies were rejected"}
+    counts = [f"{line[kind]} of {len(verdicts)} {text}" for kind, text in words.items() if line[kind]]
+    reasons = [*([] if len(unheard) == len(verdicts) else [kept]), *counts]
+    first = unheard[0]
+    return f"{', '.join(reasons)}; the first: client {first.client}: {first.reason.removeprefix('failed: ')}"

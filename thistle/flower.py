@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from thistle.protocol.text import last_line
+from thistle.unpacking import programs
 
 NAME = "thistle"
 """What the connection to the SuperLink is called in Flower's config.toml."""
@@ -56,13 +57,16 @@ def write_connection(home: Path, address: str, ca: Path | None = None) -> None:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Private home, one thread a process, nothing sent or fetched, no proxy between processes of one machine."""
+    """Private home, one thread a process, nothing sent or fetched, no proxy between processes of one machine.
+
+    What Flower's programs start in turn, they find on the PATH: our own come first.
+    """
     cache = os.environ.get("THISTLE_CACHE", "")
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1,localhost"]))
     return {
         **os.environ,
         "THISTLE_CACHE": os.path.abspath(os.path.expanduser(cache)) if cache else "",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([str(programs(home)), str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

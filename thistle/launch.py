@@ -143,6 +143,7 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
         ["best accuracy", f"{summary['max_accuracy']:.4f}"],
         *([f"under {name}", f"{value:.4f}"] for name, value in summary.get("final_robust", {}).items()),
         ["rounds", f"{summary['rounds']}"],
+        *([["lost rounds", f"{summary['lost_rounds']}"]] if summary.get("lost_rounds") else []),
         ["seconds a round", f"{summary['seconds_per_round']:.3f}"],
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
         ["model sha256", summary["model_sha256"][:16]],

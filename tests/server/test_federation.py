@@ -176,7 +176,7 @@ def test_too_few_replies_keep_the_model(tmp_path: Path) -> None:
         if message.metadata.dst_node_id == 2:
             raise RuntimeError("no memory")
 
-    experiment = tiny(tmp_path, **{"client.min-replies": 3})
+    experiment = tiny(tmp_path, **{"client.min-replies": 3, "stop.lost-rounds": 0})
     folder = run(experiment, InlineGrid(host(die), experiment, 2))
     assert all("client.min-replies" in line["kept"] for line in rounds(folder))
     assert len({line["accuracy"] for line in rounds(folder) if "accuracy" in line}) == 1

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.supercore.exit import exit_handler
 from flwr.supercore.retry import http_retry
+from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
 from thistle.client.app import app as client_app
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.protocol.wakeup import REPLIES
+from thistle.server.checkpoint import load_checkpoint
 from thistle.server.federation import Federation
 from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
 from thistle.strategies.table import resolve
@@ -141,3 +145,91 @@ def test_an_overloaded_superlink_is_asked_again(monkeypatch: pytest.MonkeyPatch)
         assert list(grid.get_node_ids()) == []
         superlink.shutdown()
     assert Overloaded.asked == ["/v1/runtime/get-nodes"] * 2
+
+
+class StoppedLink(HttpGrid):
+    """Flower's own grid, over hosts in this process; from a round on, whatever asks it hears that the run is over."""
+
+    def __init__(self, inner: SlowGrid, number: int) -> None:
+        super().__init__(token="x")
+        self.inner, self.number = inner, number
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        names = list(message_ids)
+        if any(self.inner._pending[name].metadata.group_id == str(self.number) for name in names):
+            raise RunNotRunningException
+        return self.inner.pull_messages(names)
+
+
+def test_a_run_that_is_stopped_while_the_server_waits_ends_as_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unseen: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", unseen.append)
+    chosen = {**EVERYBODY, "rounds": 4, "client.timeout": 30.0}
+    experiment = tiny(tmp_path, **chosen)
+    with pytest.raises(SystemExit) as end:
+        run(experiment, StoppedLink(SlowGrid(experiment, {2: "0-2", 3: "3-5"}), 3))
+    folder = RunFolder(tmp_path / "run")
+    assert end.value.code == 1
+    assert folder.get_status()["status"] == "stopped"
+    assert "can be continued" in folder.get_status()["message"]
+    assert '"event": "stopped"' in capsys.readouterr().out
+    assert load_checkpoint(folder.checkpoints).round == 2  # type: ignore[union-attr]
+    assert unseen == []
+    resumed = run(tiny(tmp_path, **chosen, **{"run.resume": True}))
+    assert model_sha(resumed) == model_sha(run(tiny(tmp_path, "whole", **chosen)))
+
+
+def test_no_question_is_answered_once_a_thread_has_heard_that_the_run_is_over(tmp_path: Path) -> None:
+    experiment = tiny(tmp_path, **EVERYBODY)
+    inner = SlowGrid(experiment, {2: "0-2"})
+    grid = RemoteGrid(StoppedLink(inner, 1))
+    (name,) = grid.push_messages([Message(RecordDict(), dst_node_id=2, message_type="query.ping", group_id="1")])
+    list(grid.pull_messages([name]))
+    REPLIES.wait()
+    for question in (lambda: grid.pull_messages([name]), grid.get_node_ids, lambda: grid.push_messages([])):
+        with pytest.raises(RunNotRunningException):
+            _until_it_raises(question)
+
+
+def _until_it_raises(question: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        question()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_signal_that_ends_the_process_leaves_a_stopped_run(tmp_path: Path, late: bool) -> None:
+    """As Flower's handler does it: first what is to be done before the end, then SystemExit in the main thread."""
+
+    class Ended(InlineGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            waiting = [self._pending[name] for name in message_ids if name in self._pending]
+            if any(message.metadata.group_id == "3" for message in waiting):
+                if late:  # Flower's five seconds are over before Python unwinds
+                    exit_handler.trigger_exit_handlers(run_before_force_exit=True)
+                    told.append(RunFolder(tmp_path / "run").get_status()["status"])
+                raise SystemExit(0)
+            return super().pull_messages(message_ids)
+
+    told: list[str] = []
+    experiment = tiny(tmp_path)
+    with pytest.raises(SystemExit):
+        run(experiment, Ended(client_app, experiment, 2))
+    assert told == ["stopped"] * late
+    folder = RunFolder(tmp_path / "run")
+    assert folder.get_status()["status"] == "stopped"
+    assert load_checkpoint(folder.checkpoints).round == 2  # type: ignore[union-attr]
+
+
+def test_a_run_that_is_over_is_not_called_stopped_when_flower_ends_the_process(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path))
+    exit_handler.trigger_exit_handlers(run_before_force_exit=True)
+    assert folder.get_status()["status"] == "finished"

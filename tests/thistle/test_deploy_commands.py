@@ -36,7 +36,7 @@ from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
-from thistle.flower import Flwr, free_port, write_connection
+from thistle.flower import EngineError, Flwr, free_port, write_connection
 from thistle.prepare import make_experiment
 from thistle.progress import RunProgress
 
@@ -357,3 +357,13 @@ def test_a_servers_runs_are_where_out_says_and_nowhere_else(tmp_path: Path, monk
         for_server(elsewhere, server, True, "", 0)
     again = for_server(usual, server, True, "", 2)
     assert for_server(again, server, True, "", 2) == again
+
+
+def test_a_run_that_was_stopped_is_called_so_whoever_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = RunFolder(tmp_path)
+    follower = Follower(Flwr({}), "1", mirror, RunProgress(mirror, 4, quiet=True))
+    with pytest.raises(EngineError, match="stopped from outside"):
+        follower._take({"event": "stopped", "message": "stopped from outside"})
+    monkeypatch.setattr(Flwr, "status", lambda *_: ("finished:stopped", ""))
+    with pytest.raises(EngineError, match="the run was stopped"):
+        follower._stream_ended(None)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def demo(
         launch.check(whole)
         _, home = claim_folder(whole, exact=False)
         for name in STRATEGIES:
-            chosen = [*(overrides or []), f"strategy.name={name}"]
+            chosen = ["stop.lost-if-rejected=false", *(overrides or []), f"strategy.name={name}"]
             experiment = make_experiment(PRESET, chosen, name, str(home.path), workers)
             experiment, folder = claim_folder(experiment, exact=True)
             code = launch.carry_out(runner, experiment, folder, launch.check(experiment))

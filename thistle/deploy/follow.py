@@ -110,7 +110,7 @@ class Follower:
         elif kind == "finished":
             write_json(self.mirror.summary, event["summary"])
             return True
-        elif kind == "failed":
+        elif kind in ("failed", "stopped"):
             if event.get("user"):
                 raise UserError(str(event["message"]))
             raise EngineError(str(event["message"]))
@@ -121,6 +121,8 @@ class Follower:
         status, details = patient_status(self.flwr, self.run_id)
         if status == "finished:completed":
             return True
+        if status == "finished:stopped":
+            raise EngineError("the run was stopped")
         if status.startswith("finished"):
             raise EngineError(f"the run is {status}: {details or last_line(self._last)}")
         time.sleep(1.0)

@@ -8,13 +8,12 @@ from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from thistle.attacks.roles import SIMULATED
 from thistle.experiments.experiment import Experiment
-
-CLIENT_FAILED = 2
 
 
 class InlineGrid(Grid):
@@ -57,7 +56,7 @@ class InlineGrid(Grid):
         try:
             return self.app(message, context)
         except Exception:
-            return Message(Error(CLIENT_FAILED, traceback.format_exc()), reply_to=message)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, traceback.format_exc()), reply_to=message)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return [reply for name in self.push_messages(messages) for reply in self.pull_messages([name])]

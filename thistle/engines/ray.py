@@ -36,7 +36,7 @@ def run_on_ray(link: PrivateSuperLink, experiment: Experiment, folder: RunFolder
         status = folder.get_status()
         if status.get("status") == "finished":
             return
-        if status.get("status") == "failed":
+        if status.get("status") in ("failed", "stopped"):
             raise EngineError(status["message"])
         if status and not folder.is_held() and folder.get_status() == status:
             _, details = link.status(run_id)

@@ -14,7 +14,14 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.experiments.settings import Value
 
-ELSEWHERE = ("runtime.workers", "runtime.chunk", "runtime.ray-address", "runtime.max-clients-per-node")
+ELSEWHERE = (
+    "runtime.workers",
+    "runtime.chunk",
+    "runtime.ray-address",
+    "runtime.max-clients-per-node",
+    "stop.lost-rounds",
+    "stop.lost-if-rejected",
+)
 """Settings that do not change a result, beside those of `run.`."""
 
 

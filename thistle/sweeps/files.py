@@ -41,6 +41,8 @@ SWEEPS = PRESETS / "sweeps"
 WORDS = ("preset", "seeds", "engine", "columns", "set", "axes", "zip", "expect")
 MOST = 100_000
 """Cells at most: more is a slip of the pen."""
+DESTROYED = {"stop.lost-if-rejected": False}
+"""A defence that an attack has destroyed is a result, and its cell has a number like every other."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
         axes=axes,
         seeds=_seeds(tree.get("seeds", [0]), where),
         expectations=read_expectations(tree.get("expect", []), {axis.name: axis.values for axis in axes}, where),
-        base={**_preset(tree.get("preset"), path), **fixed, **typed},
+        base={**DESTROYED, **_preset(tree.get("preset"), path), **fixed, **typed},
         code=code_folders(path),
     )
 

@@ -148,10 +148,11 @@ class Scheduler:
             messages.print(f"[bold red]{count} failed[/] {escape(cell.label)}: {escape(message)}")
             return
         summary = read_json(cell.folder.summary)
+        lost = f", {summary['lost_rounds']} of them lost" if summary["lost_rounds"] else ""
         early = "" if summary["ended"] == "rounds" else f", ended by {summary['ended']}"
         messages.print(
             f"{count} {escape(cell.label)}: accuracy {summary['final_accuracy']:.4f} "
-            f"after {summary['rounds']} rounds, {summary['seconds']:.1f} s{early}"
+            f"after {summary['rounds']} rounds{lost}, {summary['seconds']:.1f} s{early}"
         )
 
 

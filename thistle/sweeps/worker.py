@@ -14,7 +14,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from thistle.experiments.errors import UserError
+from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.flower import EngineError
@@ -88,7 +88,7 @@ def work(line: Connection) -> None:
         try:
             run_inline(Experiment.of(keys))
             line.send("")
-        except UserError as error:
+        except (UserError, RunFailed) as error:
             line.send(str(error))
         except Exception as error:
             line.send(last_line(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,95 @@
+"""Flower's programs that unpack an app, made to unpack it whole or not at all.
+
+Flower makes the app's folder first and then copies the files into it, and whoever finds the folder takes it for
+complete. Of two processes with one home that start some milliseconds apart, the second runs an app that is not all
+there yet; after a process that was killed halfway, every later one does. Here an app is unpacked beside, and renamed:
+the folder is there with all its files, or it is not there.
+
+Flower's superexecs start these programs by name, so that small programs of the same names, first on their PATH, are
+what they find. tests/thistle/test_unpacking.py notices an upgrade.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+import tempfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+PROGRAMS = ("flwr-serverapp", "flwr-clientapp", "flwr-simulation")
+SCRIPT = """\
+#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+from runpy import run_path
+
+run_path({file!r})["become"]({program!r})
+"""
+"""Python to Python, a call of Python to the shell: a #! line must not be long, and knows no spaces.
+
+This file is run by its path: `thistle` itself must come from the app that is unpacked, not from what is installed.
+"""
+
+
+def programs(home: Path) -> Path:
+    """The folder with the programs, in Flower's home; made when it is first needed."""
+    folder = home / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for program in PROGRAMS:
+        script = SCRIPT.format(python=shlex.quote(sys.executable), file=__file__, program=program)
+        path = folder / program
+        if not path.is_file() or path.read_text(encoding="utf-8") != script:
+            _write(path, script)
+    return folder
+
+
+def _write(path: Path, script: str) -> None:
+    """Whoever starts it meanwhile gets the old one or the new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(script)
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, path)
+
+
+def become(program: str) -> None:
+    """Be that program of Flower's, in this process."""
+    unpack_whole()
+    (found,) = entry_points(group="console_scripts", name=program)
+    sys.exit(found.load()())
+
+
+def unpack_whole() -> None:
+    """From now on, in this process."""
+    from flwr.cli import install
+    from flwr.cli.config_utils import load_and_validate
+    from flwr.common.config import get_metadata_from_config, get_project_dir
+
+    theirs = install.validate_and_install
+
+    def ours(
+        project_dir: Path, fab_hash: str, fab_name: str | None, install_dir: Path | None, skip_prompt: bool = False
+    ) -> Path:
+        config, _ = load_and_validate(project_dir / "pyproject.toml", check_module=False)
+        target = get_project_dir(*get_metadata_from_config(config), fab_hash)
+        if install_dir is not None or target.exists():
+            return theirs(project_dir, fab_hash, fab_name, install_dir, skip_prompt)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as scratch:
+            made = theirs(project_dir, fab_hash, fab_name, Path(scratch), skip_prompt)
+            _move(made, target)
+        return target
+
+    install.validate_and_install = ours
+
+
+def _move(made: Path, target: Path) -> None:
+    """Where another process was faster, its copy is as good."""
+    try:
+        made.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
