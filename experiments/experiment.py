@@ -77,6 +77,8 @@ def _flatten(section: Section, prefix: str = "") -> dict[str, Value]:
 
 KEYS: dict[str, Value] = _flatten(Experiment())
 """Every key an experiment may have, with its default."""
+NUMBERS_TOO = ("client.clip",)
+"""Keys that are a word or a number, beside those whose default is "default"."""
 
 
 def unknown_key(key: str) -> str:
@@ -185,15 +187,14 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"--set {pair}: write key=value")
         if key not in KEYS:
             raise UserError(unknown_key(key))
-        keys[key] = _parse_value(text.strip(), KEYS[key])
+        keys[key] = _parse_value(text.strip(), key)
     return keys
 
 
-def _parse_value(text: str, default: Value) -> Any:
+def _parse_value(text: str, key: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    if isinstance(default, str) and default != "default" and not isinstance(value, str):
-        return text
-    return value
+    takes_text_only = isinstance(KEYS[key], str) and KEYS[key] != "default" and key not in NUMBERS_TOO
+    return text if takes_text_only and not isinstance(value, str) else value

@@ -87,6 +87,7 @@ class Client(Section):
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     weight_decay: NonNegative = 1e-4
     max_examples: Positive = 10_000
+    clip: AboveZero | Literal["auto", "off"] = "auto"
     objective: Literal["standard", "pgd", "ckl", "mix", "trades", "mart", "gairat", "fedrbn"] = "standard"
     calibration: Literal["none", "calfat", "logit-adjust", "robal"] = "none"
     calibration_in: Literal["both", "loss", "examples"] = "both"

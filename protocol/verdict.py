@@ -13,7 +13,7 @@ class Verdict:
     """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
 
     `score` is a filter's or an aggregator's, `weight` what the client's update had in the aggregate, `rank` the part
-    of its full rank to which it was cut.
+    of its full rank to which it was cut, `clipped` the part of its length that was left (None: all of it).
     """
 
     client: int
@@ -22,6 +22,7 @@ class Verdict:
     score: float | None = None
     weight: float | None = None
     rank: float | None = None
+    clipped: float | None = None
     reason: str = ""
 
     def line(self, number: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -29,6 +29,7 @@ from thistle.protocol.text import last_line
 from thistle.protocol.verdict import Verdict
 from thistle.server.casting import cast_aggregate
 from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.server.clipping import Clipping
 from thistle.server.detection import UNKNOWN, Truth
 from thistle.server.environment import environment
 from thistle.server.evaluation import Evaluation
@@ -50,7 +51,7 @@ from thistle.tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 
-MODEL, STRATEGY = "model/", "strategy/"
+MODEL, STRATEGY, CLIPPING = "model/", "strategy/", "clipping/"
 SAME = ("torch", "machine", "device")
 """What hosts must have in common to compute the same bits."""
 
@@ -73,12 +74,14 @@ class Federation:
         self.strategy: Strategy = make_strategy(experiment, task, self.layout)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
-        cap = experiment.client.max_examples
+        cap, clip = experiment.client.max_examples, experiment.client.clip
+        blocks = _takes_blocks(self.strategy)
+        self.clipping = None if isinstance(clip, str) else Clipping(clip, self.layout, models=not blocks)
         self.guard = Guard(
             self.layout,
             task.classes,
             lambda client: cap if hosts.has_own_data(client) else min(cap, task.partition.size(client)),
-            keeps_updates=_takes_blocks(self.strategy),
+            keeps_updates=blocks or self.clipping is not None,
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
@@ -166,9 +169,13 @@ class Federation:
             "lr": rate,
             "bytes_down": _array_bytes(messages),
             "bytes_up": inspection.num_bytes,
-            **self._aggregate(number, inspection),
         }
-        verdicts = self._final_verdicts(inspection.verdicts)
+        parts: dict[int, float] = {}
+        if self.clipping:
+            line["clip_bound"], parts = self.clipping.apply(inspection, self.arrays)
+            line["clipped"] = len(parts)
+        line |= self._aggregate(number, inspection)
+        verdicts = self._final_verdicts(inspection.verdicts, parts)
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["retried"] = self.grid.retried
@@ -231,10 +238,11 @@ class Federation:
         own = {key: value for key, value in said.items() if isinstance(value, int | float)}
         return line | {key: value for key, value in own.items() if "." in key}
 
-    def _final_verdicts(self, verdicts: list[Verdict]) -> list[Verdict]:
-        """The guard's verdicts, with what the strategy's steps said of those it accepted."""
+    def _final_verdicts(self, verdicts: list[Verdict], parts: Mapping[int, float]) -> list[Verdict]:
+        """The guard's verdicts, with what the strategy's steps said of those it accepted, and who was clipped."""
         said: dict[int, Verdict] = getattr(self.strategy, "verdicts", {})
-        return [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
+        final = [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
+        return [replace(v, clipped=parts[v.client]) if v.client in parts else v for v in final]
 
     def _show_first_failure(self, reply: Reply) -> None:
         """The user sees a client's error when it happens, not when the run has gone wrong."""
@@ -246,7 +254,9 @@ class Federation:
         arrays, plain = recall(self.strategy)
         model = {MODEL + name: view(array) for name, array in self.arrays.items()}
         memory = {STRATEGY + name: array for name, array in arrays.items()}
-        return Checkpoint(number, {**model, **memory}, {"strategy": plain})
+        recent = self.clipping.state() if self.clipping else {}
+        lengths = {CLIPPING + name: array for name, array in recent.items()}
+        return Checkpoint(number, {**model, **memory, **lengths}, {"strategy": plain})
 
     def _restore(self) -> int:
         """Go on after the last whole checkpoint; returns its round, 0 for a new run."""
@@ -256,6 +266,8 @@ class Federation:
         state = _below(checkpoint.arrays, MODEL)
         self.arrays = to_record({e.name: torch.from_numpy(state[e.name]) for e in self.layout.entries})
         remind(self.strategy, _below(checkpoint.arrays, STRATEGY), checkpoint.plain["strategy"])
+        if self.clipping:
+            self.clipping.restore(_below(checkpoint.arrays, CLIPPING))
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 

@@ -14,7 +14,7 @@ from thistle.protocol.verdict import Verdict
 from thistle.server.detection import Score
 
 LINES = json.JSONEncoder(allow_nan=False)
-SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried")
+SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried", "clipped")
 
 
 class Recorder:

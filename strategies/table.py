@@ -125,6 +125,11 @@ OWN_UPDATE = ("fltrust", "foolsgold", "dsvd", "fedcpa", "none")
 """Aggregators that look at each client's own update."""
 
 
+AUTO_CLIP = 1.5
+"""client.clip = "auto" in a deployment, for rules that follow a single client as far as it goes."""
+MEANS = ("mean", "foolsgold", "fedcpa")
+FLOWERS_MEANS = ("fedavg", "fedavgm", "fedprox", "fedadam", "fedyogi", "qfedavg")
+
 OWN = Entry("your own", "")
 """The row of every module:factory."""
 
@@ -141,8 +146,11 @@ def find(name: str) -> Entry:
     return STRATEGIES[name]
 
 
-def resolve(experiment: Experiment) -> Experiment:
-    """The same experiment with every "default" replaced by its strategy's value."""
+def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
+    """The same experiment with every "default" replaced by its strategy's value, and client.clip = "auto" by its own.
+
+    `deployed`: it is made for real nodes. Whoever repeats it elsewhere finds the number, so "auto" is off there.
+    """
     flat = experiment.flat()
     own = {**COMMON, **_base_defaults(experiment.strategy), **find(experiment.strategy.name).defaults}
     if flat["strategy.scale"] == "paper":
@@ -151,9 +159,24 @@ def resolve(experiment: Experiment) -> Experiment:
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value
     flat |= {f"client.{name}": value for name, value in calfat_clients(experiment).items()}
+    if flat["client.clip"] == "auto":
+        flat["client.clip"] = AUTO_CLIP if deployed and is_mean(Experiment.of(flat).strategy) else "off"
     resolved = Experiment.of(flat)
     check_strategy(resolved)
     return resolved
+
+
+def is_mean(wanted: Any) -> bool:
+    """Whether this (resolved) strategy takes a mean in which a client counts by the length of its update.
+
+    FoolsGold's and FedCPA's weights do not go by lengths. Zeno gives all updates one length. Of the user's own
+    strategies nobody here knows.
+    """
+    if is_own(wanted.name):
+        return False
+    if wanted.name.startswith("flwr-"):
+        return wanted.name.removeprefix("flwr-") in FLOWERS_MEANS
+    return wanted.aggregator in MEANS and wanted.filter != "zeno"
 
 
 def _base_defaults(wanted: Strategy) -> Mapping[str, Value]:

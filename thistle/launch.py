@@ -146,6 +146,7 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
         *([["lost rounds", f"{summary['lost_rounds']}"]] if summary.get("lost_rounds") else []),
         ["seconds a round", f"{summary['seconds_per_round']:.3f}"],
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
+        *([["clipped", f"{summary['clipped']}"]] if summary.get("clipped") else []),
         ["model sha256", summary["model_sha256"][:16]],
     ]
     results.print(table("", ["", ""], rows))

@@ -53,15 +53,17 @@ def find_file(source: str, folder: Path, what: str, choice: str) -> Path:
 
 
 def make_experiment(
-    source: str, overrides: list[str], name: str = "", out: str = "", workers: int | None = None
+    source: str, overrides: list[str], name: str = "", out: str = "", workers: int | None = None, deployed: bool = False
 ) -> Experiment:
-    """The experiment with everything resolved but its folder."""
+    """The experiment with everything resolved but its folder. `deployed`: it is for real nodes."""
     path = find_experiment(source)
     flat = pin({**read_file(path), **parse_overrides(overrides)}, code_folders(path))
-    return settle(flat, name or flat.get("run.name") or path.stem, out, workers)
+    return settle(flat, name or flat.get("run.name") or path.stem, out, workers, deployed)
 
 
-def settle(keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None) -> Experiment:
+def settle(
+    keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None, deployed: bool = False
+) -> Experiment:
     """The experiment that these keys make, resolved and checked as far as settings alone can tell."""
     flat = dict(keys)
     flat["run.name"] = _plain(name)
@@ -73,7 +75,7 @@ def settle(keys: Mapping[str, Any], name: object, out: str = "", workers: int | 
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
-    experiment = resolve(Experiment.of(flat))
+    experiment = resolve(Experiment.of(flat), deployed)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
     return experiment

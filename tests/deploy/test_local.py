@@ -49,6 +49,16 @@ def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) ->
         again = thistle("deploy", "submit", str(experiment), "--name", "one", state=state)
         assert again.returncode == 2 and "exists" in again.stderr
 
+        mean = ("--name", "mean", "--nodes", "2", "--set", "strategy.name=fedavg")
+        done = thistle("deploy", "submit", str(experiment), *mean, state=state)
+        assert done.returncode == 0 and "client.clip = 1.5" in done.stderr, done.stderr
+        folder = state / "local" / "runs" / "mean"
+        assert read_json(folder / "summary.json")["clipped"] > 0, "three clients flip and triple what they send"
+        here = ("--engine", "inline", "--out", "here", "--name", "mean")
+        repeated = thistle("run", str(folder / "experiment.toml"), *here, *attack, state=state)
+        assert repeated.returncode == 0, repeated.stderr
+        assert model_sha(folder) == model_sha(tmp_path / "here" / "mean")
+
 
 def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path) -> None:
     state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=1)

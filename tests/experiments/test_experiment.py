@@ -41,6 +41,9 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
         ({"seed": 2**63}, "should be less than 9223372036854775808"),
         ({"attack.clients": "9" * 5000}, "is not a client id"),
         ({"attack.clients": "3-99999999999"}, "'3-99999999999' is outside of 0-49"),
+        ({"client.clip": "on"}, "client.clip = 'on': should be a number; or should be 'auto' or 'off'"),
+        ({"client.clip": 0.0}, "client.clip = 0.0: should be greater than 0; or should be 'auto' or 'off'"),
+        ({"client.clip": float("inf")}, "client.clip = inf: should be a finite number"),
         ({"strategy.server-lr": "auto"}, "strategy.server-lr = 'auto': should be a number; or should be 'default'"),
     ],
 )
@@ -102,3 +105,9 @@ def test_learning_rate_schedules() -> None:
     assert rates == [0.8, 0.8, 0.4, 0.2]
     cosine = [learning_rate(Client(lr=1.0, lr_schedule="cosine"), number, 2) for number in (1, 2)]
     assert cosine == pytest.approx([1.0, 0.5])
+
+
+def test_a_key_that_is_a_word_or_a_number_takes_both_from_the_command_line() -> None:
+    said = {text: parse_overrides([f"client.clip={text}"])["client.clip"] for text in ("2", "1.5", "off", '"auto"')}
+    assert said == {"2": 2, "1.5": 1.5, "off": "off", '"auto"': "auto"}
+    assert parse_overrides(["model.name=5"]) == {"model.name": "5"}

@@ -17,7 +17,7 @@ from thistle.strategies.filters import LossFilter, ZenoFilter
 from thistle.strategies.flower import WithoutBuffers
 from thistle.strategies.pipeline import REPUTATION, Pipeline
 from thistle.strategies.share import MaliciousShare
-from thistle.strategies.table import COMMON, STRATEGIES, find, needs_server_data, resolve
+from thistle.strategies.table import AUTO_CLIP, COMMON, STRATEGIES, find, needs_server_data, resolve
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.task import Task
 from torch import nn
@@ -64,6 +64,35 @@ def test_what_the_user_says_stays() -> None:
     flat = resolve(experiment(**said)).flat()
     assert {key: flat[f"strategy.{key}"] for key in said} == said
     assert flat["strategy.aggregator"] == "geometric-median"
+
+
+MEANS = {"fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold", "fedcpa"} | {
+    f"flwr-{name}" for name in ("fedavg", "fedavgm", "fedprox", "fedadam", "fedyogi", "qfedavg")
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_auto_clips_means_on_real_nodes_and_nothing_elsewhere(name: str) -> None:
+    assert resolve(experiment(name=name)).client.clip == "off"
+    deployed = resolve(experiment(name=name), deployed=True)
+    assert deployed.client.clip == (AUTO_CLIP if name in MEANS else "off")
+    assert resolve(deployed) == resolve(deployed, deployed=True) == deployed, "once settled, it stays"
+
+
+@pytest.mark.parametrize(
+    ("keys", "clip"),
+    [
+        ({"name": "calfat", "base": "rofsl"}, "off"),
+        ({"name": "calfat", "base": "scaffold"}, AUTO_CLIP),
+        ({"name": "rofsl", "aggregator": "mean"}, AUTO_CLIP),
+        ({"name": "fedavg", "aggregator": "median"}, "off"),
+        ({"name": "fedavg", "client.clip": "off"}, "off"),
+        ({"name": "fedavg", "client.clip": 3.0}, 3.0),
+        ({"name": "rofsl", "client.clip": 3.0}, 3.0),
+    ],
+)
+def test_auto_goes_by_the_rule_and_what_the_user_says_stays(keys: dict[str, Any], clip: float | str) -> None:
+    assert resolve(experiment(**keys), deployed=True).client.clip == clip
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

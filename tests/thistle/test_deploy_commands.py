@@ -331,6 +331,26 @@ def test_a_superlink_that_does_not_answer_is_one_line_and_exit_code_1(tmp_path: 
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ([], "client.clip = 1.5: updates longer than 1.5 times the usual length are clipped to that"),
+        (["client.clip=2"], "client.clip = 2: updates longer than 2 times the usual length are clipped to that"),
+        (["client.clip=off"], "client.clip = off: one accepted reply can ruin the model of fedavg"),
+        (["strategy.name=rofsl"], ""),
+    ],
+)
+def test_submit_settles_what_auto_means_and_says_so(tmp_path: Path, said: list[str], line: str) -> None:
+    state = State(tmp_path / "state")
+    state.create()
+    write_connection(state.home, f"127.0.0.1:{free_port()}")
+    overrides = [f"--set={pair}" for pair in said]
+    with state.held():
+        done = thistle("deploy", "submit", "digits-clean", *overrides, "--state", str(state.path), cwd=tmp_path)
+    assert done.returncode == 1, done.stderr  # nobody answers
+    assert [text for text in done.stderr.splitlines() if "client.clip" in text] == ([line] if line else [])
+
+
 def test_a_run_whose_end_was_not_heard_has_finished_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

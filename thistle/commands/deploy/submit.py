@@ -27,6 +27,7 @@ from thistle.prepare import make_experiment
 from thistle.progress import RunProgress
 from thistle.screen import complain, say
 from thistle.staging import stage_app, stage_code
+from thistle.strategies.table import is_mean
 
 ENDING = 30.0
 
@@ -41,11 +42,13 @@ def submit(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment on the federation; exit code 0 only if the run really finished."""
-    experiment = make_experiment(source, overrides or [], name)
+    experiment = make_experiment(source, overrides or [], name, deployed=True)
     server = running_server(state)
     experiment = for_server(experiment, server, bool(name), out, nodes)
     if experiment.attack.kind != "none" and not quiet:
         say("attack.*: real nodes do not take orders from an experiment; who attacks, its node's --role says")
+    if not quiet and (about := clip_line(experiment)):
+        say(about)
     raise typer.Exit(_carry_out(server, experiment, quiet))
 
 
@@ -72,6 +75,16 @@ def _wait_for_its_end(folder: RunFolder) -> None:
         if time.monotonic() > deadline:
             raise UserError(f"{folder.path}: this run is still going on")
         time.sleep(0.5)
+
+
+def clip_line(experiment: Experiment) -> str:
+    """Whether something holds back a client whose update is far longer than usual; empty where the strategy does."""
+    clip = experiment.client.clip
+    if isinstance(clip, float):
+        return f"client.clip = {clip:g}: updates longer than {clip:g} times the usual length are clipped to that"
+    if is_mean(experiment.strategy):
+        return f"client.clip = off: one accepted reply can ruin the model of {experiment.strategy.name}"
+    return ""
 
 
 def for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
