@@ -5,6 +5,7 @@ A process hosts many clients one after the other: the task, the network and noth
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,7 +21,7 @@ from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.experiments.settings import Value
 from thistle.protocol.factors import asked_rank, to_factors
 from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
-from thistle.protocol.records import arrays_of, config_of
+from thistle.protocol.records import LARGEST_LOSS, arrays_of, config_of
 from thistle.tasks.models import build_model
 from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 from torch import Tensor, nn
@@ -114,12 +115,12 @@ class Work:
         seed, where = self.experiment.seed, self.where
         asked = bool(self.config.get("report-losses", False))
         batch = self.experiment.evaluate.batch_size
-        metrics: Metrics = {"loss-before": evaluate(model, pixels, labels, batch)[1]} if asked else {}
+        metrics: Metrics = {"loss-before": _reported(evaluate(model, pixels, labels, batch)[1])} if asked else {}
         seed_torch(seed_for(seed, "dropout", *where))
         generator = torch_rng(seed, "batches", *where)
         metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss, self._shift(model))
         if asked:
-            metrics["loss-after"] = evaluate(model, pixels, labels, batch)[1]
+            metrics["loss-after"] = _reported(evaluate(model, pixels, labels, batch)[1])
         if self.config.get("report-classes", False):
             metrics["class-counts"] = torch.bincount(labels, minlength=self.share.classes).tolist()
         return metrics
@@ -138,3 +139,8 @@ class Work:
         numbers = MetricRecord({"num-examples": examples, "seconds": time.perf_counter() - self.started, **metrics})
         content = RecordDict({"arrays": arrays, "metrics": numbers})
         return Message(content, reply_to=message)
+
+
+def _reported(loss: float) -> float:
+    """At most what a server takes: a model may be damaged when it comes, which is not the client's fault."""
+    return LARGEST_LOSS if math.isnan(loss) else min(loss, LARGEST_LOSS)

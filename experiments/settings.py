@@ -222,6 +222,7 @@ class Strategy(Section):
     base: str = "default"
     control_variates: bool | Default = "default"
     class_aware: bool | Default = "default"
+    batch_norm: Literal["clients", "server"] | Default = "default"
 
 
 class Attack(Section):

@@ -7,6 +7,8 @@ from typing import cast
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
+LARGEST_LOSS = 100.0
+"""What a client may report; of a damaged model it reports this much, however bad it is."""
 
 
 def arrays_of(message: Message) -> ArrayRecord:

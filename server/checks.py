@@ -14,12 +14,11 @@ from functools import cached_property
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from thistle.protocol.answer import Number
-from thistle.protocol.records import ARRAYS, METRICS
+from thistle.protocol.records import ARRAYS, LARGEST_LOSS, METRICS
 
 EXAMPLES, COUNTS = "num-examples", "class-counts"
 
 MOST_EXAMPLES = 10**9
-LARGEST_LOSS = 100.0
 
 
 class Rejected(Exception):

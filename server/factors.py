@@ -28,12 +28,12 @@ def read_factors(
     num_bytes = check_size(record, expected, factor_bytes(layout, fraction))
     found = {part.name: decode(record[part.name], part) for part in expected}
     for part in expected:
-        check_values(found[part.name], part)
+        check_values(found[part.name], part, sent.values.get(part.name))
     values = {}
     for entry in layout.entries:
         if factored(entry, fraction):
             values[entry.name] = _changed(found, entry, sent)
-            check_values(values[entry.name], entry)
+            check_values(values[entry.name], entry, sent.values[entry.name])
         else:
             values[entry.name] = found[entry.name]
     check_distance(math.sqrt(layout.write_change(values, sent.vector, out)), sent)

@@ -17,9 +17,9 @@ from numpy.lib import format as npy
 from thistle.protocol.layout import NUMPY, Entry, Layout, record_bytes, view
 from thistle.server.checks import Rejected
 
-LARGEST = 1e6  # |value| in floating arrays
+LARGEST = 1e6  # |value| in floating arrays, unless what was sent is as large
 FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)
-LARGEST_COUNTER = 2**53
+MOST_COUNTED = 2**31  # by how much a counter may rise in a round
 
 HEADER = 1024  # bytes; np.save writes 128 for up to some ten dimensions
 
@@ -56,7 +56,7 @@ def read_model(record: ArrayRecord, layout: Layout, sent: Sent, out: np.ndarray)
     distance = math.sqrt(layout.write_change(values, sent.vector, out))
     near = sent.largest + distance <= LARGEST / 2  # then no value can be too large, or not finite
     for entry in layout.buffers if near else layout.entries:
-        check_values(values[entry.name], entry)
+        check_values(values[entry.name], entry, sent.values[entry.name])
     check_distance(distance, sent)
     return values, num_bytes
 
@@ -118,17 +118,22 @@ def _header(data: bytes, entry: Entry) -> tuple[tuple[int, ...], bool, np.dtype,
     return shape, fortran_order, dtype, prefix.tell()
 
 
-def check_values(values: np.ndarray, entry: Entry) -> None:
-    """Finite, not absurdly large; variances and counters not below zero."""
+def check_values(values: np.ndarray, entry: Entry, sent: np.ndarray | None = None) -> None:
+    """Finite, not absurdly large; variances and counters not below zero.
+
+    What was sent may be damaged. An honest client replies to it with values of that size, and must not be rejected
+    for what others did: so the bounds grow with what was sent.
+    """
     if not entry.size:
         return
     low, high = values.min().item(), values.max().item()  # nan if any value is
+    least, most = (0, 0) if sent is None else (sent.min().item(), sent.max().item())
     if not entry.dtype.is_floating_point:
-        if low < 0 or high > LARGEST_COUNTER:
+        if low < min(0, least) or high > max(0, most) + MOST_COUNTED:
             raise Rejected(f"buffers: {entry.name} has values from {low} to {high}")
     elif not (math.isfinite(low) and math.isfinite(high)):
         raise Rejected(f"not finite: {entry.name}")
-    elif max(-low, high) > LARGEST:
+    elif max(-low, high) > max(LARGEST, 2 * max(-least, most)):
         raise Rejected(f"magnitude: {entry.name} has values from {low:.6g} to {high:.6g}")
     elif low < 0 and not entry.trained and entry.name.endswith("running_var"):
         raise Rejected(f"buffers: {entry.name} has a variance of {low:.6g}")

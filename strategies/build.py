@@ -50,6 +50,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         reputed=bool(experiment.strategy.reputation),
         ranks=_ranks(experiment.strategy),
         terms=_terms(experiment),
+        server_statistics=experiment.strategy.batch_norm == "server",
     )
 
 

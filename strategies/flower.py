@@ -2,7 +2,7 @@
 
 A strategy of Flower's treats every array alike: FedAdam's momentum makes batch-norm variances negative, FedAvg turns
 counters into fractions, QFedAvg stops at integers. So they see the trained arrays only; buffers are combined as in a
-pipeline, weighted by data size.
+pipeline, over all clients.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -51,9 +50,8 @@ class WithoutBuffers(Strategy):
         aggregate, summary = self.inner.aggregate_train(server_round, answered)
         if aggregate is None:
             return None, summary
-        sizes = torch.tensor([float(numbers["num-examples"]) for numbers in metrics], dtype=torch.float64)  # type: ignore[arg-type]
         states = [self._buffers(record) for record in records]
-        buffers = combine_buffers(self.layout, states, sizes, self._buffers(self._sent))
+        buffers = combine_buffers(self.layout, states, self._buffers(self._sent))
         whole = {**dict(aggregate), **dict(to_record(buffers))}
         return ArrayRecord({entry.name: whole[entry.name] for entry in self.layout.entries}), summary
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.protocol.layout import Layout, State
+from thistle.strategies.buffers import Statistics
 from thistle.tasks.models import predict
+from thistle.tasks.statistics import estimate_statistics, tracking_norms
 from thistle.tasks.training import Recipe, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -70,6 +72,16 @@ class ServerRound:
         generator = torch_rng(data.seed, "server-batches", self.number)
         train(data.network, data.pixels, data.labels, recipe, generator)
         return data.layout.vector(data.network.state_dict()).cpu()
+
+    def statistics(self, vector: Tensor) -> dict[str, Statistics]:
+        """Batch-norm statistics of the server's data at the model `vector`, by layer; none of fewer than two images."""
+        data, norms = self.data, tracking_norms(self.data.network)
+        if not norms or len(data.labels) < 2:
+            return {}
+        self._load(vector)
+        estimate_statistics(data.network, data.pixels, torch_rng(data.seed, "server-statistics"))
+        state = {name: tensor.cpu() for name, tensor in data.network.state_dict().items()}
+        return {name: Statistics.of(state, name) for name in norms}
 
     def _load(self, vector: Tensor) -> None:
         network = self.data.network.state_dict()

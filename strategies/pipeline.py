@@ -18,7 +18,7 @@ from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state,
 from thistle.protocol.records import arrays_of, metrics_of
 from thistle.protocol.verdict import Verdict
 from thistle.strategies import aggregators, reputation
-from thistle.strategies.buffers import combine_buffers
+from thistle.strategies.buffers import combine_buffers, take_reference
 from thistle.strategies.learning import ServerData, ServerRound
 from thistle.strategies.ranks import RANKS, Ranks
 from thistle.strategies.rounds import Progress, Round, Step
@@ -44,11 +44,13 @@ class Pipeline(Strategy):
         reputed: bool,
         ranks: Ranks | None = None,
         terms: Mapping[str, Value] | None = None,
+        server_statistics: bool = False,
     ) -> None:
+        """`server_statistics`: batch-norm statistics are those of the server's data."""
         self.steps = tuple(steps)
         self.layout, self.server = layout, server
         self.per_round, self.seed, self.weighted = per_round, seed, weighted
-        self.ranks = ranks
+        self.ranks, self.server_statistics = ranks, server_statistics
         self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
         """All that a round leaves for the next; the checkpoint holds it."""
         self._wants_gradient = False
@@ -128,14 +130,19 @@ class Pipeline(Strategy):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
         self._remember(round, progress, answers)
-        weights, buffers = progress.weights, [self._buffers(answer) for answer in answers]
-        if weights is None:  # nothing was aggregated
-            weights = torch.zeros(len(buffers), dtype=torch.float64)
-        if progress.coordinatewise:  # a median, of those that are still heard
-            buffers = [state for state, weight in zip(buffers, weights, strict=True) if weight > 0]
-            weights = None
-        after = self.layout.state(model + progress.step, combine_buffers(self.layout, buffers, weights, sent))
-        return to_record(after), MetricRecord({name: float(value) for name, value in progress.metrics.items()})
+        after = model + progress.step
+        record = to_record(self.layout.state(after, self._next_buffers(progress, answers, after)))
+        return record, MetricRecord({name: float(value) for name, value in progress.metrics.items()})
+
+    def _next_buffers(self, progress: Progress, answers: Sequence[Answer], after: Tensor) -> State:
+        """Those of the clients that are heard, judged by what the server's own data give at the next model."""
+        if not self.layout.buffers:
+            return {}
+        reference = self._server_round.statistics(after) if self._server_round else {}
+        heard = progress.heard().tolist()
+        states = [self._buffers(answer) for answer, voter in zip(answers, heard, strict=True) if voter]
+        combined = combine_buffers(self.layout, states, self._sent, reference)
+        return take_reference(self.layout, combined, reference) if self.server_statistics else combined
 
     def _answer(self, reply: Message) -> Answer:
         record = arrays_of(reply)

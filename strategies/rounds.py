@@ -70,6 +70,8 @@ class Progress:
     """n, float64: what each client had in the aggregate; None before there is one."""
     spectra: Spectra | None = None
     """Singular values and directions of the updates, where the aggregator goes by them."""
+    voters: Tensor | None = None
+    """n booleans: whose buffers count; None: not said, see `heard`."""
     coordinatewise: bool = False
     """Whether the aggregate was made coordinate by coordinate."""
     dropped_by: Mapping[int, str] = field(default_factory=dict)
@@ -90,6 +92,12 @@ class Progress:
         gone = rows & self.kept
         named = {int(row): step for row in gone.nonzero()}
         return replace(self, kept=self.kept & ~gone, dropped_by={**self.dropped_by, **named})
+
+    def heard(self) -> Tensor:
+        """n booleans: whose buffers count. Nobody's, where nothing was aggregated."""
+        if self.voters is not None:
+            return self.voters
+        return torch.zeros_like(self.kept) if self.weights is None else self.kept
 
     def measure(self, **metrics: float) -> Progress:
         """With numbers for metrics.jsonl; `filter_empty` is written filter.empty."""

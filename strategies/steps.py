@@ -87,7 +87,8 @@ class FLTrust:
         if not progress.kept.any():
             return nothing(progress)
         reference = round.server.learn(round.model, round.lr) - round.model
-        return aggregated(round, progress, aggregators.fltrust(kept_updates(progress), reference), "fltrust")
+        found = aggregated(round, progress, aggregators.fltrust(kept_updates(progress), reference), "fltrust")
+        return replace(found, voters=found.kept)  # the server's data spoke against the others
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,14 @@ def nothing(progress: Progress) -> Progress:
 
 
 def aggregated(round: Round, progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False) -> Progress:
-    """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it."""
+    """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it.
+
+    The buffers of such a client still count. Krum chooses one client, whose buffers nobody could check; a filter's
+    verdict goes by the server's data and is final.
+    """
     prior, weights = round.prior, torch.zeros(len(progress.kept), dtype=torch.float64)
     weights[progress.kept] = found.weights
-    progress = replace(progress, step=found.vector, weights=weights, coordinatewise=coordinatewise)
+    voters = progress.kept
+    progress = replace(progress, step=found.vector, weights=weights, voters=voters, coordinatewise=coordinatewise)
     negligible = progress.kept & (weights < NEGLIGIBLE * prior / prior[progress.kept].sum())
     return progress.drop(negligible, name)

@@ -117,6 +117,7 @@ COMMON: dict[str, Value] = {
     "base": "none",
     "control-variates": False,
     "class-aware": False,
+    "batch-norm": "clients",
 }
 """What "default" means where a strategy says nothing else."""
 PAPER_TEMPERATURE = 1.0
@@ -278,7 +279,7 @@ def _check_own(wanted: Any) -> None:
 def check_only_flower(wanted: Any) -> None:
     """What only a pipeline has must not be asked of a strategy of Flower's."""
     keys = ["filter", "pre", "aggregator", "tau", "gamma", "reputation", "exchange", "rank", "rank-step"]
-    keys += ["control-variates", "class-aware"]
+    keys += ["control-variates", "class-aware", "batch-norm"]
     for key, value in ((key, getattr(wanted, key.replace("-", "_"))) for key in keys):
         if value != COMMON[key]:
             kind = "a strategy of Flower's kind" if is_own(wanted.name) else "Flower's own"
@@ -310,4 +311,6 @@ def _asks_for_server_data(wanted: Any) -> str:
         return f"strategy.filter = {wanted.filter}"
     if wanted.gamma:
         return f"strategy.gamma = {wanted.gamma:g}"
+    if wanted.batch_norm == "server":
+        return "strategy.batch-norm = server"
     return "strategy.aggregator = fltrust" if wanted.aggregator == "fltrust" else ""

@@ -230,6 +230,43 @@ def test_an_unexpected_exception_is_that_replys_alone() -> None:
     assert judge(reply(VILLAIN, content)).reason.startswith("records: TypeError")
 
 
+def damaged(values: dict[str, float]) -> ArrayRecord:
+    """A model some of whose arrays are full of one value."""
+    full = {name: Array(np.full_like(SENT[name].numpy(), value)) for name, value in values.items()}
+    return ArrayRecord({name: full.get(name, array) for name, array in SENT.items()})
+
+
+DAMAGE = [{"1.running_mean": 5e6, "1.running_var": 1.8e10}, {"1.num_batches_tracked": 2**53}, {"3.bias": 3e6}]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_honest_replies_to_a_damaged_model_are_accepted(damage: dict[str, float]) -> None:
+    """They are as large as what was sent, through no fault of the client's."""
+    sent = damaged(damage)
+    arrays = {
+        name: Array(np.asarray(array.numpy() + (1 if array.dtype == "int64" else 0.1), dtype=array.dtype))
+        for name, array in sent.items()
+    }
+    content = RecordDict({**honest(VILLAIN), "arrays": ArrayRecord(arrays)})
+    guard = Guard(LAYOUT, CLASSES, lambda client: CAP)
+    verdicts = guard.inspect(sent, [VILLAIN], [unchecked(reply(VILLAIN, content))], EXPECTED, "1").verdicts
+    assert [verdict.verdict for verdict in verdicts] == ["accepted"], verdicts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("1.running_mean", 2.1e6, "magnitude"),
+        ("1.running_var", 1e30, "magnitude"),
+        ("1.num_batches_tracked", 2**31 + 2, "buffers"),
+    ],
+)
+def test_a_client_that_makes_buffers_absurd_is_rejected(name: str, value: float, reason: str) -> None:
+    array = arrays_of(honest(VILLAIN))[name].numpy()
+    verdict = judge(reply(VILLAIN, with_array(honest(VILLAIN), name, Array(np.full_like(array, value)))))
+    assert verdict.reason.startswith(f"{reason}: {name}")
+
+
 names = st.sampled_from(["arrays", "metrics"]) | st.text(max_size=5)
 numbers = st.integers(-(2**63), 2**63) | st.floats()
 metric_records = st.builds(

@@ -19,7 +19,6 @@ from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import CONTROL, Layout, to_record
 from thistle.server.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, steps
-from thistle.strategies.buffers import combine_buffers
 from thistle.strategies.build import make_strategy
 from thistle.strategies.classes import ClassAwareHead, Head, class_weights
 from thistle.strategies.pipeline import Pipeline
@@ -328,22 +327,3 @@ def test_one_client_has_no_spread() -> None:
 
 def test_heterogeneity_is_recorded_every_round(tmp_path: Path) -> None:
     assert all(line["clients.heterogeneity"] > 0 for line in rounds(run(tiny(tmp_path, rounds=2))))
-
-
-def test_a_branch_nobody_used_stays_as_it_was_sent() -> None:
-    """FedRBN: clean statistics where all train on adversarial images only, under a mean and under a median."""
-    wanted = Experiment.of({"model.name": "vgg8", "client.objective": "fedrbn"}).network
-    network = build_model(wanted, (1, 8, 8), 3, 0)
-    layout, sent = Layout.of(network), {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    network.train()
-    states = []
-    for seed in range(3):
-        network.load_state_dict(sent)
-        network(torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed)))
-        states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
-    for weights in (torch.ones(3, dtype=torch.float64), None):
-        combined = combine_buffers(layout, states, weights, sent)
-        assert list(combined) == [entry.name for entry in layout.buffers]
-        assert torch.equal(combined["1.clean.running_mean"], sent["1.clean.running_mean"])
-        assert not torch.equal(combined["1.adversarial.running_mean"], sent["1.adversarial.running_mean"])
-        assert int(combined["1.adversarial.num_batches_tracked"]) == 1

@@ -53,7 +53,8 @@ def normed() -> nn.Module:
 class Bench:
     """A pipeline over a small model, with replies made by hand."""
 
-    def __init__(self, *chosen: Step, network: nn.Module | None = None, **more: Any) -> None:
+    def __init__(self, *chosen: Step, network: nn.Module | None = None, trusts: bool = True, **more: Any) -> None:
+        """`trusts`: the server has data of its own."""
         torch.manual_seed(3)
         self.network = network or softmax_regression()
         self.layout = Layout.of(self.network)
@@ -62,7 +63,7 @@ class Bench:
         self.pixels, self.labels = torch.rand(COUNT, 1, 2, 3), torch.randint(CLASSES, (COUNT,))
         data = ServerData(self.network, self.layout, self.pixels, self.labels, 2, 1000, 0.01, 0)
         settings = {"per_round": 4, "clients": 10, "seed": 0, "weighted": False, "reputed": False, **more}
-        self.pipeline = Pipeline(chosen, self.layout, data, **settings)
+        self.pipeline = Pipeline(chosen, self.layout, data if trusts else None, **settings)
 
     def ask(self, number: int = 1) -> list[int]:
         config, nodes = ConfigRecord({"lr": LR}), Nodes(10)
@@ -188,7 +189,7 @@ def keep_first(count: int) -> Step:
 
 @pytest.mark.parametrize("rule", [MEAN, GEOMETRIC, MEDIAN], ids=lambda rule: rule.name)
 def test_buffers_of_the_filtered_have_no_say(rule: Step) -> None:
-    bench = Bench(keep_first(3), rule, network=normed())
+    bench = Bench(keep_first(3), rule, network=normed(), trusts=False)
     updates = bench.updates(7)
     replies = [bench.reply(c, row, **statistics(2.0 if c < 3 else 1e5)) for c, row in enumerate(updates)]
     state, _ = bench.after(replies)
@@ -198,20 +199,58 @@ def test_buffers_of_the_filtered_have_no_say(rule: Step) -> None:
 
 @pytest.mark.parametrize("rule", [MEAN, MEDIAN], ids=lambda rule: rule.name)
 def test_buffers_stay_where_nobody_is_kept(rule: Step) -> None:
-    bench = Bench(keep_first(0), rule, steps.ServerLearning(0.5, 0.0), network=normed())
+    bench = Bench(keep_first(0), rule, network=normed(), trusts=False)
     state, _ = bench.after([bench.reply(c, row, **statistics(9.0)) for c, row in enumerate(bench.updates(3))])
     for entry in bench.layout.buffers:
-        assert torch.equal(state[entry.name], bench.sent[entry.name]), "nor does server learning move them"
-    assert not torch.equal(bench.layout.vector(state), bench.model)
+        assert torch.equal(state[entry.name], bench.sent[entry.name])
 
 
-def test_buffers_follow_the_weights() -> None:
-    bench = Bench(MEAN, network=normed(), weighted=True)
-    state, _ = bench.after(
-        [bench.reply(c, bench.updates(2)[c], n, **statistics(v)) for c, n, v in ((0, 10, 1.0), (1, 30, 5.0))]
-    )
-    np.testing.assert_allclose(state["2.running_mean"], 4.0)
-    np.testing.assert_allclose(state["2.running_var"], 4.0 + 0.25 * 9 + 0.75 * 1)
+def test_a_client_that_krum_did_not_choose_is_heard() -> None:
+    """Its one choice could lie about its buffers without anybody to check it."""
+    krum = steps.Aggregation("krum", lambda u, w, m: aggregators.krum(u, 1, mixing=m))
+    bench = Bench(krum, network=normed(), trusts=False)
+    updates = bench.updates(1).repeat(6, 1) + 0.1 * bench.updates(6)
+    honest, _ = bench.after([bench.reply(c, row, **statistics(1.0)) for c, row in enumerate(updates)])
+    chosen = [c for c, verdict in bench.pipeline.verdicts.items() if verdict.verdict == "accepted"]
+    assert len(chosen) == 1
+    replies = [bench.reply(c, row, **statistics(30.0 if c in chosen else 1.0)) for c, row in enumerate(updates)]
+    state, _ = bench.after(replies)
+    assert all(torch.equal(state[name], honest[name]) for name in statistics(1.0))
+
+
+def test_weights_do_not_make_a_client_louder() -> None:
+    bench = Bench(MEAN, network=normed(), weighted=True, trusts=False)
+    sizes = ((0, 10, 1.0), (1, 1000, 1e3), (2, 30, 2.0))
+    state, _ = bench.after([bench.reply(c, bench.updates(3)[c], n, **statistics(v)) for c, n, v in sizes])
+    np.testing.assert_allclose(state["2.running_mean"], 1.5)
+
+
+def normal_statistics(bench: Bench, state: State) -> tuple[Tensor, Tensor]:
+    """Of the server's data at this model, as batch norm counts them: by hand."""
+    inputs = bench.pixels.flatten(1) @ state["1.weight"].T + state["1.bias"]
+    return inputs.mean(0), inputs.var(0)
+
+
+@pytest.mark.parametrize("lie", [1e6, 30.0, 0.0])
+def test_the_servers_data_speak_against_liars(lie: float) -> None:
+    """All clients lie: the next model has the statistics of the server's data."""
+    bench = Bench(MEAN, steps.ServerLearning(0.5, 0.0), network=normed())
+    state, _ = bench.after([bench.reply(c, row, **statistics(lie)) for c, row in enumerate(bench.updates(3))])
+    mean, variance = normal_statistics(bench, state)
+    torch.testing.assert_close(state["2.running_mean"], mean)
+    torch.testing.assert_close(state["2.running_var"], variance)
+
+
+def test_batch_norm_of_the_server() -> None:
+    """`strategy.batch-norm = "server"`: its statistics, however plausible the clients' are; dropout is off."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, CLASSES), nn.BatchNorm1d(CLASSES), nn.Dropout(0.5))
+    bench = Bench(MEAN, network=network, server_statistics=True)
+    first = bench.after([bench.reply(c, row) for c, row in enumerate(bench.updates(3))])[0]
+    mean, variance = normal_statistics(bench, first)
+    torch.testing.assert_close(first["2.running_mean"], mean)
+    torch.testing.assert_close(first["2.running_var"], variance)
+    again = bench.after([bench.reply(c, row) for c, row in enumerate(bench.updates(3))])[0]
+    assert all(torch.equal(first[name], again[name]) for name in first), "in a fixed order"
 
 
 # ---- sampling and reputation -----------------------------------------------------------------------------------

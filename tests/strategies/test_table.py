@@ -174,6 +174,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "strategy.gamma = 0.5 needs server data; set task.server-data",
     ),
     "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.aggregator = fltrust needs server data"),
+    "statistics of no data": (
+        {"name": "fedavg", "batch-norm": "server", "task.server-data": "none"},
+        "strategy.batch-norm = server needs server data; set task.server-data",
+    ),
+    "statistics under Flower's": (
+        {"name": "flwr-fedavg", "batch-norm": "server"},
+        "strategy.batch-norm = server: flwr-fedavg is Flower's own and has no batch-norm",
+    ),
     "unknown": ({"name": "rofls"}, "strategy.name = 'rofls': no such strategy; did you mean rofsl?"),
 }
 
