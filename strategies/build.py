@@ -44,7 +44,6 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Strateg
         layout,
         _server_data(experiment, task, layout),
         per_round=experiment.client.per_round,
-        clients=experiment.task.clients,
         seed=experiment.seed,
         weighted=bool(experiment.strategy.weighted),
         reputed=bool(experiment.strategy.reputation),

@@ -20,12 +20,10 @@ from thistle.protocol.verdict import Verdict
 from thistle.strategies import aggregators, reputation
 from thistle.strategies.buffers import combine_buffers, take_reference
 from thistle.strategies.learning import ServerData, ServerRound
-from thistle.strategies.ranks import RANKS, Ranks
+from thistle.strategies.ranks import Ranks
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.scaffold import control_records
 from torch import Tensor
-
-REPUTATION = "reputation"
 
 
 class Pipeline(Strategy):
@@ -38,7 +36,6 @@ class Pipeline(Strategy):
         server: ServerData | None,
         *,
         per_round: int,
-        clients: int,
         seed: int,
         weighted: bool,
         reputed: bool,
@@ -50,8 +47,8 @@ class Pipeline(Strategy):
         self.steps = tuple(steps)
         self.layout, self.server = layout, server
         self.per_round, self.seed, self.weighted = per_round, seed, weighted
-        self.ranks, self.server_statistics = ranks, server_statistics
-        self.memory: dict[str, np.ndarray] = {REPUTATION: np.ones(clients)} if reputed else {}
+        self.ranks, self.reputed, self.server_statistics = ranks, reputed, server_statistics
+        self.memory: dict[str, np.ndarray] = {}
         """All that a round leaves for the next; the checkpoint holds it."""
         self._wants_gradient = False
         self.terms = dict(terms or {})
@@ -94,16 +91,15 @@ class Pipeline(Strategy):
 
     def _sample(self, number: int, available: np.ndarray) -> list[int]:
         """Without replacement, by (seed, round) and reputation alone."""
-        known = self.memory.get(REPUTATION)
-        chances = None if known is None else reputation.chances(known, available)
+        chances = reputation.chances(self.memory, available) if self.reputed else None
         count = min(self.per_round, len(available))
         rng = numpy_rng(self.seed, "sample", number)
         return sorted(int(i) for i in rng.choice(available, count, replace=False, p=chances, shuffle=False))
 
     def penalise(self, clients: Iterable[int]) -> None:
         """Replies that the guard rejected cost reputation too."""
-        if REPUTATION in self.memory:
-            self.memory[REPUTATION] = reputation.updated(self.memory[REPUTATION], (), list(clients))
+        if self.reputed:
+            self.memory |= reputation.judged(self.memory, (), list(clients))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -177,11 +173,11 @@ class Pipeline(Strategy):
         self.memory |= progress.notes
         if self.ranks and self.ranks.step:
             gains = np.array([_gain(answer) for answer in answers])
-            self.memory[RANKS] = self.ranks.after(self.memory, round.ids, gains)
-        if REPUTATION in self.memory:
+            self.memory |= self.ranks.after(self.memory, round.ids, gains)
+        if self.reputed:
             accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
             excluded = [c for c in round.ids if c not in set(accepted)]
-            self.memory[REPUTATION] = reputation.updated(self.memory[REPUTATION], accepted, excluded)
+            self.memory |= reputation.judged(self.memory, accepted, excluded)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -199,7 +195,7 @@ class Pipeline(Strategy):
 
 def _as_array(ids: Iterable[int]) -> np.ndarray:
     """A million ids of a range are made at once, not one by one."""
-    return np.arange(ids.start, ids.stop) if isinstance(ids, range) else np.array(list(ids), dtype=np.int64)
+    return np.arange(ids.start, ids.stop) if isinstance(ids, range) else np.array(sorted(ids), dtype=np.uint64)
 
 
 def _verdicts(round: Round, progress: Progress) -> dict[int, Verdict]:

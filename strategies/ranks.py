@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from thistle.strategies.per_client import Memory, PerClient
 
-RANKS = "ranks"
+RANKS = PerClient("ranks", unseen=np.nan)
 LEAST = 0.01
 """No client's rank falls to nothing; each layer keeps at least one singular value anyhow."""
 
@@ -23,24 +24,19 @@ class Ranks:
     factors: bool = False
     """Whether clients send factors of that rank; otherwise the server cuts what they send."""
 
-    def of(self, memory: Mapping[str, np.ndarray], clients: Sequence[int]) -> np.ndarray:
+    def of(self, memory: Memory, clients: Sequence[int]) -> np.ndarray:
         """The fractions of these clients in this round."""
-        known = memory.get(RANKS, np.empty(0))
-        found = [known[client] if client < len(known) else np.nan for client in clients]
+        found = RANKS.of(memory, clients)
         return np.where(np.isnan(found), self.start, found)
 
-    def after(self, memory: Mapping[str, np.ndarray], clients: Sequence[int], gains: np.ndarray) -> np.ndarray:
+    def after(self, memory: Memory, clients: Sequence[int], gains: np.ndarray) -> dict[str, np.ndarray]:
         """What to remember once these clients have said by how much training lowered their loss.
 
         p_i above the round's `high` quantile: a step up; below its `low` quantile, or not a number: a step down.
         """
-        known, ids = memory.get(RANKS, np.empty(0)), np.array(clients, dtype=np.int64)
-        ranks = np.full(max(len(known), int(ids.max()) + 1), np.nan)
-        ranks[: len(known)] = known
         heard = np.isfinite(gains)
         low, high = np.quantile(gains[heard], [self.low, self.high]) if heard.any() else (0.0, 0.0)
         with np.errstate(invalid="ignore"):
             direction = np.where(heard & (gains > high), 1.0, np.where(~heard | (gains < low), -1.0, 0.0))
         moved = np.round(self.of(memory, clients) + self.step * direction, 9)  # 0.5 and five steps of 0.05 are 0.75
-        ranks[ids] = np.clip(moved, min(LEAST, self.start), 1.0)
-        return ranks
+        return RANKS.after(memory, clients, np.clip(moved, min(LEAST, self.start), 1.0))

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+from thistle.strategies.per_client import Memory, PerClient
 
 FORGET = 0.2
 """λ: r_i ← (1 − λ) r_i + λ·accepted."""
 LEAST = 0.05
 """An honest client with odd data must be able to return."""
+REPUTATION = PerClient("reputation", unseen=1.0)
 
 
-def chances(reputation: np.ndarray, available: np.ndarray) -> np.ndarray:
+def chances(memory: Memory, available: np.ndarray) -> np.ndarray:
     """Sampling probabilities of the available clients, ∝ max(r_i, r_min)."""
-    weights = np.maximum(reputation[available], LEAST)
+    weights = np.maximum(REPUTATION.of(memory, available), LEAST)
     return weights / weights.sum()
 
 
-def updated(reputation: np.ndarray, accepted: Collection[int], excluded: Collection[int]) -> np.ndarray:
-    """After a round. Who failed to answer is not judged."""
-    after = reputation.copy()
-    for clients, verdict in ((accepted, 1.0), (excluded, 0.0)):
-        chosen = np.array(sorted(clients), dtype=np.int64)
-        after[chosen] = (1 - FORGET) * after[chosen] + FORGET * verdict
-    return after
+def judged(memory: Memory, accepted: Collection[int], excluded: Collection[int]) -> dict[str, np.ndarray]:
+    """What to remember after a round. Who failed to answer is not judged."""
+    clients = [*sorted(accepted), *sorted(excluded)]
+    verdicts = np.array([1.0] * len(accepted) + [0.0] * len(excluded))
+    before = REPUTATION.of(memory, clients)
+    return REPUTATION.after(memory, clients, (1 - FORGET) * before + FORGET * verdicts)

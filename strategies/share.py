@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from thistle.strategies.per_client import PerClient
 from thistle.strategies.rounds import Progress, Round
 from torch import Tensor
 
 MOST = 0.8
 """At most this share of a round is dropped."""
-SPLIT, EVIDENCE = "share.split", "share.evidence"
+SPLIT = "share.split"
+EVIDENCE = PerClient("share.evidence", unseen=np.nan)
+"""Every client's smoothed relative score."""
 
 
 @dataclass(frozen=True)
@@ -40,27 +43,22 @@ class MaliciousShare:
         z = torch.sign(scores) * scores.abs().sqrt()
         past = float(round.memory[SPLIT][0]) if SPLIT in round.memory else self.suspicion
         split = self.split_memory * past + (1 - self.split_memory) * explained(z)
-        evidence = self._evidence(round, relative(z))
+        evidence = self._evidence(round, relative(z).numpy())
         bound = self.below if split > self.attacked else self.far_below
-        mine = torch.from_numpy(evidence[list(round.ids)])
+        mine = torch.from_numpy(evidence)
         drop = mine < -bound
         most = int(MOST * len(z))
         if int(drop.sum()) > most:
             drop = torch.zeros_like(drop)
             drop[torch.argsort(mine, stable=True)[:most]] = True
-        progress = progress.note(**{SPLIT: np.array([split]), EVIDENCE: evidence})
+        notes = EVIDENCE.after(round.memory, round.ids, evidence)
+        progress = progress.note(**{SPLIT: np.array([split])}, **notes)
         return drop, progress.measure(filter_split=split, filter_share=float(drop.double().mean()))
 
-    def _evidence(self, round: Round, now: Tensor) -> np.ndarray:
-        """Every client's smoothed relative score; NaN for those never seen."""
-        ids = np.array(round.ids)
-        known = round.memory.get(EVIDENCE, np.empty(0))
-        evidence = np.full(max(len(known), int(ids.max()) + 1), np.nan)
-        evidence[: len(known)] = known
-        before, current = evidence[ids], now.numpy()
-        kept = self.evidence_memory
-        evidence[ids] = np.where(np.isnan(before), current, kept * before + (1 - kept) * current)
-        return evidence
+    def _evidence(self, round: Round, now: np.ndarray) -> np.ndarray:
+        """What is known of the round's clients: the past and this round, or this round alone for newcomers."""
+        before, kept = EVIDENCE.of(round.memory, round.ids), self.evidence_memory
+        return np.where(np.isnan(before), now, kept * before + (1 - kept) * now)
 
 
 def relative(z: Tensor) -> Tensor:

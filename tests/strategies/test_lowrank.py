@@ -35,25 +35,25 @@ from thistle.engines.inline import InlineGrid
 def test_ranks_follow_the_quartiles() -> None:
     ranks, memory = Ranks(0.5, 0.05), {}
     gains = np.array([0.0, 1.0, 2.0, 3.0, 4.0])  # quartiles 1 and 3: strictly below and strictly above
-    memory[RANKS] = ranks.after(memory, [2, 3, 5, 8, 9], gains)
+    memory |= ranks.after(memory, [2, 3, 5, 8, 9], gains)
     assert ranks.of(memory, [2, 3, 5, 8, 9, 0, 77]).tolist() == [0.45, 0.5, 0.5, 0.5, 0.55, 0.5, 0.5]
-    assert np.isnan(memory[RANKS][[0, 1, 4, 6, 7]]).all() and len(memory[RANKS]) == 10
-    memory[RANKS] = ranks.after(memory, [12], np.array([3.0]))
-    assert len(memory[RANKS]) == 13 and ranks.of(memory, [9, 12]).tolist() == [0.55, 0.5]
+    assert np.isnan(RANKS.of(memory, [0, 1, 4, 6, 7])).all()
+    memory |= ranks.after(memory, [12, 2**64 - 1], np.array([3.0, 4.0]))
+    assert ranks.of(memory, [9, 12, 2**64 - 1]).tolist() == [0.55, 0.45, 0.55]
 
 
 def test_a_gain_that_is_no_number_is_a_bad_one() -> None:
     gains = np.array([np.nan, np.inf, -np.inf, 1.0, 1.0])
     after = Ranks(0.5, 0.1).after({}, [0, 1, 2, 3, 4], gains)
-    assert after.tolist() == [0.4, 0.4, 0.4, 0.5, 0.5]
-    assert Ranks(0.5, 0.1).after({}, [0], np.array([np.nan])).tolist() == [0.4]
+    assert RANKS.of(after, [0, 1, 2, 3, 4]).tolist() == [0.4, 0.4, 0.4, 0.5, 0.5]
+    assert RANKS.of(Ranks(0.5, 0.1).after({}, [0], np.array([np.nan])), [0]).tolist() == [0.4]
 
 
 def test_ranks_stay_between_nothing_and_everything() -> None:
     ranks, memory = Ranks(0.5, 0.3), {}
     for _ in range(4):
-        memory[RANKS] = ranks.after(memory, [0, 1, 2], np.array([1.0, 2.0, 3.0]))
-    assert memory[RANKS].tolist() == [LEAST, 0.5, 1.0]
+        memory |= ranks.after(memory, [0, 1, 2], np.array([1.0, 2.0, 3.0]))
+    assert RANKS.of(memory, [0, 1, 2]).tolist() == [LEAST, 0.5, 1.0]
 
 
 def test_where_the_matrices_are() -> None:
@@ -219,8 +219,8 @@ def test_ranks_survive_a_sudden_end(tmp_path: Path, exchange: str) -> None:
         run(broken, MortalGrid(client_app, broken, broken.runtime.workers))
     saved = load_checkpoint(RunFolder(tmp_path / "broken").checkpoints)
     assert saved is not None
-    kept = next(array for name, array in saved.arrays.items() if name.endswith(RANKS))
-    assert len(set(kept[~np.isnan(kept)])) > 1
+    kept = next(array for name, array in saved.arrays.items() if name.endswith(RANKS.name))
+    assert len(set(kept)) > 1
     resumed = run(tiny(tmp_path, "broken", **chosen, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
     assert verdicts(resumed) == verdicts(whole)

@@ -136,14 +136,17 @@ def test_the_order_of_records_is_kept(name: str, tmp_path: Path) -> None:
     assert same(resumed.round(2, arrays), whole.round(2, arrays))
 
 
+REPUTED = {"reputation", "reputation.ids"}
+
+
 def test_a_pipelines_memory_holds_what_its_steps_note(tmp_path: Path) -> None:
     network = NETWORKS["plain"]()
     arrays = to_record(network.state_dict())
     wanted = {
-        "centered-clipping": {"centre", "reputation"},
-        "foolsgold": {f"foolsgold/{client}" for client in range(CLIENTS)} | {"reputation"},
-        "fltrust": {"reputation"},
-        "zeno": {"reputation"},
+        "centered-clipping": {"centre", *REPUTED},
+        "foolsgold": {f"foolsgold/{client}" for client in range(CLIENTS)} | REPUTED,
+        "fltrust": REPUTED,
+        "zeno": REPUTED,
     }
     for name, keys in wanted.items():
         run = Run(name, network, reputation=True)

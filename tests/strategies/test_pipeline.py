@@ -19,7 +19,8 @@ from thistle.server.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, reputation, steps
 from thistle.strategies.filters import AngleFilter, LossFilter
 from thistle.strategies.learning import ServerData
-from thistle.strategies.pipeline import REPUTATION, Pipeline
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.reputation import REPUTATION
 from thistle.strategies.rounds import Progress, Round, Step
 from torch import Tensor, nn
 
@@ -62,7 +63,7 @@ class Bench:
         self.model = self.layout.vector(self.sent)
         self.pixels, self.labels = torch.rand(COUNT, 1, 2, 3), torch.randint(CLASSES, (COUNT,))
         data = ServerData(self.network, self.layout, self.pixels, self.labels, 2, 1000, 0.01, 0)
-        settings = {"per_round": 4, "clients": 10, "seed": 0, "weighted": False, "reputed": False, **more}
+        settings = {"per_round": 4, "seed": 0, "weighted": False, "reputed": False, **more}
         self.pipeline = Pipeline(chosen, self.layout, data if trusts else None, **settings)
 
     def ask(self, number: int = 1) -> list[int]:
@@ -274,7 +275,7 @@ def test_everybody_is_sampled_alike() -> None:
 
 def test_a_bad_name_is_sampled_less_but_never_not() -> None:
     bench = Bench(MEAN, reputed=True)
-    bench.pipeline.memory[REPUTATION][0] = 0.0
+    bench.pipeline.memory |= REPUTATION.after({}, [0], np.zeros(1))
     draws = [bench.ask(number) for number in range(1, 501)]
     assert all(len(set(chosen)) == 4 for chosen in draws)
     counts = np.bincount(np.concatenate(draws), minlength=10)
@@ -284,7 +285,8 @@ def test_a_bad_name_is_sampled_less_but_never_not() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.data())
 def test_chances_are_never_zero(values: list[float], data: st.DataObject) -> None:
     available = np.array(data.draw(st.lists(st.sampled_from(range(len(values))), min_size=1, unique=True)))
-    chances = reputation.chances(np.array(values), available)
+    memory = REPUTATION.after({}, range(len(values)), np.array(values))
+    chances = reputation.chances(memory, available)
     floored = [max(values[client], 0.05) for client in available]
     np.testing.assert_allclose(chances, np.array(floored) / sum(floored))
     assert chances.min() >= 0.05 / len(values) and chances.sum() == pytest.approx(1)
@@ -293,12 +295,12 @@ def test_chances_are_never_zero(values: list[float], data: st.DataObject) -> Non
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["accepted", "excluded", "failed"])), max_size=20))
 def test_reputation_forgets_slowly(clients: list[tuple[float, str]]) -> None:
     before = np.array([value for value, _ in clients])
-    kept = before.copy()
+    memory = REPUTATION.after({}, range(len(clients)), before)
     said = {kind: [c for c, (_, verdict) in enumerate(clients) if verdict == kind] for kind in ("accepted", "excluded")}
-    after = reputation.updated(before, said["accepted"], said["excluded"])
+    after = REPUTATION.of(reputation.judged(memory, said["accepted"], said["excluded"]), range(len(clients)))
     formula = {"accepted": lambda r: 0.8 * r + 0.2, "excluded": lambda r: 0.8 * r, "failed": lambda r: r}
     np.testing.assert_allclose(after, [formula[verdict](value) for value, verdict in clients])
-    np.testing.assert_array_equal(before, kept)
+    np.testing.assert_array_equal(REPUTATION.of(memory, range(len(clients))), before)
 
 
 def test_verdicts_become_reputation() -> None:
@@ -310,7 +312,7 @@ def test_verdicts_become_reputation() -> None:
     bench.pipeline.penalise([])
     expected = np.ones(10)
     expected[6], expected[8] = 0.64, 0.8
-    np.testing.assert_allclose(bench.pipeline.memory[REPUTATION], expected)
+    np.testing.assert_allclose(REPUTATION.of(bench.pipeline.memory, range(10)), expected)
 
 
 def test_without_reputation_nothing_is_held_against_anybody() -> None:
@@ -339,5 +341,6 @@ def test_the_guards_rejections_cost_reputation_and_failures_do_not(
     folder = run(tiny(tmp_path, **few, **{"strategy.name": "fedavg", "strategy.reputation": True}))
     checkpoint = load_checkpoint(folder.checkpoints)
     assert checkpoint is not None
-    found = checkpoint.arrays[f"strategy/memory/dict/{REPUTATION}"]
+    names = {name: f"strategy/memory/dict/{name}" for name in (REPUTATION.name, f"{REPUTATION.name}.ids")}
+    found = REPUTATION.of({name: checkpoint.arrays[path] for name, path in names.items()}, range(4))
     np.testing.assert_allclose(found, [1.0, 0.64, 1.0, 1.0])

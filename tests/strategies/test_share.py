@@ -53,7 +53,7 @@ def test_without_an_attack_almost_nobody_is_dropped() -> None:
 
 
 def test_a_bad_past_counts() -> None:
-    memory = {SPLIT: np.array([0.95]), EVIDENCE: np.r_[-9.0, np.zeros(9)]}
+    memory = {SPLIT: np.array([0.95])} | EVIDENCE.after({}, range(10), np.r_[-9.0, np.zeros(9)])
     scores = [-0.20, -0.21, -0.22, -0.20, -0.19, -0.21, -0.22, -0.20, -0.19, -0.2]
     drop, _ = judge(scores, list(range(10)), memory)
     assert drop[0]
@@ -65,14 +65,14 @@ def test_a_bad_past_counts() -> None:
 def test_any_scores_are_bearable(scores: list[float]) -> None:
     drop, progress = judge(scores, list(range(len(scores))), {})
     assert sum(drop) <= MOST * len(scores)
-    assert np.isfinite(progress.notes[EVIDENCE]).all()
+    assert np.isfinite(EVIDENCE.of(progress.notes, range(len(scores)))).all()
     assert torch.isfinite(relative(torch.tensor(scores).double())).all()
 
 
 def test_clients_seen_for_the_first_time_extend_the_memory() -> None:
-    _, progress = judge([-1.0, -2.0], [3, 7], {EVIDENCE: np.array([-1.0, np.nan])})
-    evidence = progress.notes[EVIDENCE]
-    assert len(evidence) == 8 and evidence[0] == -1.0
+    _, progress = judge([-1.0, -2.0], [3, 7], EVIDENCE.after({}, [0], np.array([-1.0])))
+    evidence = EVIDENCE.of(progress.notes, range(8))
+    assert evidence[0] == -1.0
     assert np.isnan(evidence[[1, 2, 4, 5, 6]]).all() and np.isfinite(evidence[[3, 7]]).all()
 
 

@@ -15,7 +15,7 @@ from thistle.strategies import steps
 from thistle.strategies.build import make_strategy
 from thistle.strategies.filters import LossFilter, ZenoFilter
 from thistle.strategies.flower import WithoutBuffers
-from thistle.strategies.pipeline import REPUTATION, Pipeline
+from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.share import MaliciousShare
 from thistle.strategies.table import AUTO_CLIP, COMMON, STRATEGIES, find, needs_server_data, resolve
 from thistle.tasks.dataset import Dataset, Images
@@ -142,12 +142,12 @@ def test_settings_reach_the_pipeline() -> None:
     strategy = pipeline(
         name="rofsl", reputation=True, weighted=True, **{"client.weight-decay": 0.25, "server-epochs": 3}
     )
-    assert strategy.memory[REPUTATION].tolist() == [1.0] * 50
+    assert strategy.reputed
     assert strategy.weighted and strategy.per_round == 7
     server = strategy.server
     assert server is not None and (server.weight_decay, server.epochs, server.batch_size) == (0.25, 3, 180)
     assert pipeline(name="fedavg").weighted and not pipeline(name="rofsl").weighted
-    assert REPUTATION not in pipeline(name="rofsl").memory
+    assert not pipeline(name="rofsl").reputed
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
