@@ -36,9 +36,9 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 
 @contextmanager
-def decoding() -> Iterator[Callable[[int, int], None]]:
+def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A bar for the first decoding of a data set; nothing is shown where there is nothing to decode."""
-    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as bar:
+    with Progress(console=messages, transient=True, disable=quiet or not messages.is_terminal) as bar:
         task = bar.add_task("decoding images", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
