@@ -19,6 +19,3 @@ class RunFailed(Exception):
         super().__init__(message)
         self.folder = folder
         """The run folder, where there is one: its log.txt says more."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.folder)

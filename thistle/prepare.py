@@ -85,12 +85,12 @@ def typed_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
     for key in flat:
         if key not in KEYS:
             raise UserError(unknown_key(key))
-    return {
-        key: os.fspath(value) if isinstance(value, os.PathLike) else _plain_number(value) for key, value in flat.items()
-    }
+    return {key: _plain_value(value) for key, value in flat.items()}
 
 
-def _plain_number(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +14,13 @@ from rich.table import Table
 
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 results = Console(highlight=False)
+
+
+def is_live() -> bool:
+    """Whether a bar can be redrawn here: in a terminal, or in a notebook that has widgets."""
+    if messages.is_jupyter:
+        return find_spec("ipywidgets") is not None
+    return bool(sys.stderr and sys.stderr.isatty())
 
 
 def complain(text: str) -> None:

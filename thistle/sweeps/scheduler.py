@@ -17,7 +17,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.progress import Bar, RunProgress
 from thistle.protocol.text import last_line, printable
-from thistle.screen import messages
+from thistle.screen import is_live, messages
 from thistle.sweeps.cells import Cell, check_folder
 
 Carry = Callable[[Experiment, RunFolder, RunProgress], None]
@@ -98,7 +98,7 @@ class Scheduler:
             TimeElapsedColumn(),
             console=messages,
             transient=True,
-            disable=self.quiet or not messages.is_terminal,
+            disable=self.quiet or not is_live(),
         )
 
     def _show(self, bar: Bar, lines: dict[str, Any]) -> None:
