@@ -33,7 +33,7 @@ from thistle.progress import RunProgress
 pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = {**TINY, "rounds": 30}
+LONG = {**TINY, "rounds": 60}
 SULKY = """
 from torch import nn
 
@@ -43,7 +43,7 @@ class Sulky(nn.Module):
         self.layer = nn.Linear(shape[0] * shape[1] * shape[2], classes)
 
     def forward(self, x):
-        if not self.training and len(x) > 100:
+        if not self.training and len(x) > 2:
             raise ValueError("no evaluation today")
         return self.layer(x.flatten(1))
 """
@@ -163,11 +163,10 @@ def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             thistle.run("digits-clean", LONG, out=tmp_path, name="long", engine="inline", progress=False)
-            time.sleep(60)  # the signal came after the last round
     finally:
         signal.signal(signal.SIGINT, heard)
     stopped = thistle.open_run(tmp_path / "long")
-    assert stopped.status == "stopped" and 2 <= len(stopped.metrics) < 30
+    assert stopped.status == "stopped" and 2 <= len(stopped.metrics) < 60
     whole = thistle.run("digits-clean", LONG, out=tmp_path, name="whole", engine="inline", progress=False)
     run_federation(Experiment.of({**stopped.experiment.flat(), "run.resume": True}))
     assert thistle.load(stopped.folder).summary["model_sha256"] == whole.summary["model_sha256"]
@@ -197,7 +196,8 @@ def test_a_notebook_without_widgets_gets_lines(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
-    threads, frozen = torch.get_num_threads(), gc.get_freeze_count()
+    gc.unfreeze()  # what the other tests' federations froze
+    threads = torch.get_num_threads()
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(7)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
@@ -207,7 +207,7 @@ def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
     try:
         thistle.run("digits-clean", TINY, out=tmp_path, engine="inline", progress=False)
         assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
-        assert torch.get_num_threads() == 2 and gc.get_freeze_count() == frozen
+        assert torch.get_num_threads() == 2 and gc.get_freeze_count() == 0
     finally:
         torch.set_num_threads(threads)
 
