@@ -27,7 +27,7 @@ class Run:
         """`model`: the file of the weights, if it is another than the folder's own."""
         self.folder = folder
         self._files = RunFolder(folder)
-        self._model = model or self._files.model
+        self._source = model or folder
 
     @property
     def name(self) -> str:
@@ -35,8 +35,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, stopped, running, starting; waiting where it has not begun."""
-        return str(self._files.get_status().get("status", "waiting"))
+        """finished, failed, stopped, running, starting, not begun."""
+        return str(self._files.get_status().get("status", "not begun"))
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -67,11 +67,9 @@ class Run:
     @cached_property
     def trained(self) -> Trained:
         """The final model with all that is needed to use it."""
-        from thistle.trained import Subject, Trained
+        from thistle.trained import Trained, find_subject
 
-        if not self._model.is_file():
-            raise UserError(f"{self.folder}: the run is {self.status} and has no final model yet")
-        return Trained(Subject(self._model, self.experiment))
+        return Trained(find_subject(str(self._source), ""))
 
     @property
     def model(self) -> nn.Module:
@@ -202,11 +200,6 @@ def open_run(run: str | Path, out: str | Path = "runs") -> Run:
 def load_run(run: str | Path, out: str | Path = "runs") -> Run:
     """A run whose final model is there and can be used: by folder, by name below `out`, or by its model's file."""
     path = Path(run).expanduser()
-    if path.suffix == ".safetensors":
-        from thistle.trained import find_subject
-
-        found = Run(path.resolve().parent, find_subject(str(path), str(out)).model)
-    else:
-        found = open_run(run, out)
+    found = Run(path.resolve().parent, path.resolve()) if path.suffix == ".safetensors" else open_run(run, out)
     _ = found.trained
     return found

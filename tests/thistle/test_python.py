@@ -106,10 +106,10 @@ def test_an_unfinished_run_can_be_looked_at(run: thistle.Run, tmp_path: Path) ->
     folder.create()
     folder.save_experiment(run.experiment)
     found = thistle.open_run(folder.path)
-    assert found.metrics == [] and found.status == "waiting" and "waiting" in repr(found)
-    with pytest.raises(thistle.UserError, match="the run is waiting and has no summary yet"):
+    assert found.metrics == [] and found.status == "not begun" and "not begun" in repr(found)
+    with pytest.raises(thistle.UserError, match="the run is not begun and has no summary yet"):
         _ = found.summary
-    with pytest.raises(thistle.UserError, match="the run is waiting and has no final model yet"):
+    with pytest.raises(thistle.UserError, match="the run is not begun and has no final model yet"):
         _ = found.model
 
 
