@@ -1,19 +1,35 @@
-"""Thistle: robust federated learning on Flower. The command line and the engines behind it.
+"""Thistle: robust federated learning on Flower.
 
 import thistle
-thistle.load("runs/digits-clean").predict(["seven.png"])
+run = thistle.run("digits-mix", {"strategy.name": "rofsl"}, engine="inline")
+run.summary["final_accuracy"], run.metrics, run.model, run.report()
+thistle.load("runs/digits-mix").predict(["seven.png"])
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thistle.trained import Trained
+    from thistle.experiments.errors import RunFailed, UserError
+    from thistle.results import Run, SweepFailed, SweepResult
+    from thistle.trained import Prediction
 
-__all__ = ["load"]
+__all__ = [
+    "Prediction",
+    "Run",
+    "RunFailed",
+    "SweepFailed",
+    "SweepResult",
+    "UserError",
+    "load",
+    "open_run",
+    "run",
+    "sweep",
+]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """One thread per process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
@@ -23,8 +39,86 @@ if not (_PACKAGE / "protocol").is_dir():  # a checkout or a staged app: the room
     __path__.append(str(_PACKAGE.parent))
 
 
-def load(run: str | Path, out: str = "runs") -> Trained:
-    """The trained model of a run, given by its folder or its name below `out`: see docs/guide.md."""
-    from thistle.trained import load_trained
+def run(
+    source: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
+    out: str | Path = "",
+    engine: str = "ray",
+    workers: int | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run an experiment and return what it left; the same as the command `thistle run`.
 
-    return load_trained(run, out)
+    source: a preset's name, the path of a .toml file, or a dictionary of settings.
+    overrides: settings to change, by their dotted names: {"strategy.name": "rofsl"}.
+    name: the run's name, which must be new; default: the experiment's, numbered.
+    out: the folder for run folders; default: runs.
+    engine: "ray" (a SuperLink and Ray workers) or "inline" (this process).
+    workers: hosts to train on; default: one per core.
+    progress: show progress on stderr or in the notebook; False: silent.
+
+    Raises UserError for bad input and RunFailed for a run that failed. After KeyboardInterrupt the run is resumable.
+    """
+    from thistle.api import run_experiment
+
+    return run_experiment(source, overrides, name=name, out=out, engine=engine, workers=workers, progress=progress)
+
+
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
+    out: str | Path = "runs",
+    engine: str | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> SweepResult:
+    """Run every cell of a sweep that has not finished yet; the same as the command `thistle sweep`.
+
+    source: a sweep's name, the path of its .toml file, or a dictionary of what such a file says.
+    overrides: settings to change in every cell, by their dotted names.
+    name: the sweep's folder below `out`; default: the file's name.
+    engine: "ray" or "inline"; default: the file's.
+    jobs: cells at once; default: one (ray), or one per core (inline).
+
+    Raises UserError for bad input and, after all other cells have run, SweepFailed where cells failed.
+    """
+    from thistle.api import run_sweep
+
+    return run_sweep(source, overrides, name=name, out=out, engine=engine, jobs=jobs, progress=progress)
+
+
+def load(run: str | Path, out: str | Path = "runs") -> Run:
+    """A finished run with its model ready to use: given by its folder, its name below `out`, or its model's file."""
+    from thistle.results import load_run
+
+    return load_run(run, out)
+
+
+def open_run(run: str | Path, out: str | Path = "runs") -> Run:
+    """Any run, finished or not, failed or still going on: given by its folder or its name below `out`."""
+    from thistle import results
+
+    return results.open_run(run, out)
+
+
+if not TYPE_CHECKING:  # so that mypy still knows which names there are
+    _CLASSES = {
+        "Prediction": "thistle.trained",
+        "Run": "thistle.results",
+        "RunFailed": "thistle.experiments.errors",
+        "SweepFailed": "thistle.results",
+        "SweepResult": "thistle.results",
+        "UserError": "thistle.experiments.errors",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Classes are imported when they are first used: `import thistle` itself takes no time."""
+        from importlib import import_module
+
+        if name not in _CLASSES:
+            raise AttributeError(f"module 'thistle' has no attribute {name!r}")
+        return getattr(import_module(_CLASSES[name]), name)

@@ -10,12 +10,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from thistle.engines.superlink import PrivateSuperLink, check_address
-from thistle.experiments.errors import UserError
+from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
 from thistle.flower import EngineError
-from thistle.prepare import cores
+from thistle.prepare import claim_folder, cores
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from thistle.tasks.task import Task
 
 Runner = Callable[[Experiment, RunFolder, RunProgress], None]
+Job = tuple[Runner, Experiment, RunFolder, str]
+"""What runs it, the experiment, its folder, and the plan in one line."""
 
 
 class Engine(StrEnum):
@@ -53,7 +55,7 @@ def engine_for(engine: Engine, ray_address: str = "") -> Iterator[Runner]:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a command wants its runs carried out."""
+    """How a command, or a call from Python, wants its runs carried out."""
 
     engine: Engine
     quiet: bool
@@ -68,7 +70,7 @@ class Launch:
         from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
-        task = _check_data(experiment)
+        task = _check_data(experiment, self.quiet)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
@@ -78,8 +80,30 @@ class Launch:
             dry_run(experiment, task)
         return plan(experiment, task, self.engine.value, cores())
 
+    @contextmanager
+    def new_run(self, experiment: Experiment, exact: bool) -> Iterator[Job]:
+        """A checked run in a folder of its own, to be carried out while its engine is there."""
+        with engine_for(self.engine, experiment.runtime.ray_address) as runner:
+            plan = self.check(experiment)
+            yield runner, *claim_folder(experiment, exact), plan
+
     def carry_out(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> int:
         """Run (or continue) in `folder`; the exit code."""
+        try:
+            self.execute(runner, experiment, folder, plan)
+        except RunFailed as error:
+            complain(f"{error}; the log is {folder.log}")
+            complain(f"continue with: thistle resume {folder.path}")
+            return 1
+        except KeyboardInterrupt:
+            complain(f"stopped; continue with: thistle resume {folder.path}")
+            raise
+        if self.summary and not self.quiet:
+            show_summary(folder)
+        return 0
+
+    def execute(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> None:
+        """Run (or continue) in `folder`; raises where the run does not finish."""
         if not self.quiet:
             say(plan)
         try:
@@ -93,28 +117,22 @@ class Launch:
             raise disk_fault(error, folder.path) or error from None
         except EngineError as error:
             folder.set_status("failed", message=str(error))
-            complain(f"{error}; the log is {folder.log}")
-            complain(f"continue with: thistle resume {folder.path}")
-            return 1
+            raise RunFailed(str(error), folder.path) from error
         except KeyboardInterrupt:
             folder.set_status("stopped", message="stopped by the user")
-            complain(f"stopped; continue with: thistle resume {folder.path}")
             raise
-        if self.summary and not self.quiet:
-            show_summary(folder)
-        return 0
 
 
-def _check_data(experiment: Experiment) -> Task:
+def _check_data(experiment: Experiment, quiet: bool) -> Task:
     from thistle.strategies.table import needs_server_data
     from thistle.tasks.task import prepare_task
 
-    with decoding() as progress:
+    with decoding(quiet) as progress:
         return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
 
 
 def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
-    from thistle.engines.inline import run_inline
+    from thistle.engines.inline import run_inline, undisturbed
 
     over = threading.Event()
 
@@ -125,7 +143,8 @@ def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        run_inline(experiment)
+        with undisturbed():
+            run_inline(experiment)
     except UserError:
         raise
     except Exception as error:

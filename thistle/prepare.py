@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.table import check_attack
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment, parse_overrides, read_file
+from thistle.experiments.experiment import KEYS, Experiment, flatten_tables, parse_overrides, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
 from thistle.strategies.table import resolve
 
 PRESETS = Path(__file__).resolve().parent / "presets"
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Changes to an experiment: a dictionary, or `key=value` pairs."""
 PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")
 
 
@@ -53,12 +55,47 @@ def find_file(source: str, folder: Path, what: str, choice: str) -> Path:
 
 
 def make_experiment(
-    source: str, overrides: list[str], name: str = "", out: str = "", workers: int | None = None, deployed: bool = False
+    source: str | Mapping[str, Any],
+    overrides: Overrides = (),
+    name: str = "",
+    out: str = "",
+    workers: int | None = None,
+    deployed: bool = False,
 ) -> Experiment:
-    """The experiment with everything resolved but its folder. `deployed`: it is for real nodes."""
-    path = find_experiment(source)
-    flat = pin({**read_file(path), **parse_overrides(overrides)}, code_folders(path))
-    return settle(flat, name or flat.get("run.name") or path.stem, out, workers, deployed)
+    """The experiment with everything resolved but its folder: from a preset, a file or, in Python, keys alone.
+
+    `deployed`: it is for real nodes.
+    """
+    if isinstance(source, Mapping):
+        keys, stem, folders = typed_keys(source), "run", [Path.cwd()]
+    else:
+        path = find_experiment(source)
+        keys, stem, folders = read_file(path), path.stem, code_folders(path)
+    flat = pin({**keys, **read_overrides(overrides)}, folders)
+    return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed)
+
+
+def read_overrides(overrides: Overrides) -> dict[str, Any]:
+    """Changes as the command line has them, `key=value`, or as Python has them, a dictionary."""
+    return typed_keys(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+
+
+def typed_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from Python, dotted or nested; a path is a text, and a number of numpy's a number."""
+    for key in keys:
+        if not isinstance(key, str):
+            raise UserError(f"{key!r}: should be a setting's name, such as 'client.lr'")
+    flat = flatten_tables(keys)
+    for key in flat:
+        if key not in KEYS:
+            raise UserError(unknown_key(key))
+    return {key: _plain_value(value) for key, value in flat.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def settle(
@@ -66,7 +103,7 @@ def settle(
 ) -> Experiment:
     """The experiment that these keys make, resolved and checked as far as settings alone can tell."""
     flat = dict(keys)
-    flat["run.name"] = _plain(name)
+    flat["run.name"] = plain_name(name)
     flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
     place = Path(str(flat.get("task.data-dir") or "."))
     typed = {key: value for key in PATHS if isinstance(value := flat.get(key), str) and value}
@@ -87,7 +124,7 @@ def code_folders(path: Path) -> list[Path]:
     return [*beside, Path.cwd()]
 
 
-def _plain(name: object) -> object:
+def plain_name(name: Any) -> Any:
     """A run's name is one folder below run.out, nothing that leads elsewhere."""
     if isinstance(name, str) and ("/" in name or name in (".", "..") or not name.isprintable()):
         raise UserError(f"run.name = {name!r}: should be a plain name; the folder around it is --out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from thistle.experiments.runfolder import RunFolder
 from thistle.protocol.text import printable
-from thistle.screen import messages
+from thistle.screen import is_live, messages
 
 
 class Tail:
@@ -64,7 +63,7 @@ class RunProgress:
         self.accuracy: float | None = None
         self._metrics = Tail(folder.metrics)
         self._log = Tail(folder.log, folder.log.stat().st_size if folder.log.exists() else 0)
-        self._live = sys.stderr.isatty()
+        self._live = is_live()
         self._bar = Bar(
             TextColumn("[bold]{task.description}"),
             BarColumn(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +14,13 @@ from rich.table import Table
 
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 results = Console(highlight=False)
+
+
+def is_live() -> bool:
+    """Whether a bar can be redrawn here: in a terminal, or in a notebook that has widgets."""
+    if messages.is_jupyter:
+        return find_spec("ipywidgets") is not None
+    return bool(sys.stderr and sys.stderr.isatty())
 
 
 def complain(text: str) -> None:
@@ -36,9 +45,9 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 
 @contextmanager
-def decoding() -> Iterator[Callable[[int, int], None]]:
+def decoding(quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A bar for the first decoding of a data set; nothing is shown where there is nothing to decode."""
-    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as bar:
+    with Progress(console=messages, transient=True, disable=quiet or not messages.is_terminal) as bar:
         task = bar.add_task("decoding images", total=None, visible=False)
 
         def show(done: int, total: int) -> None:

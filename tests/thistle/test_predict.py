@@ -20,7 +20,6 @@ import thistle
 from tests.federations import rounds, run, tiny
 from tests.thistle.test_cli import thistle as command
 from thistle.commands.predict import find_images
-from thistle.trained import Trained
 
 LEARNING: dict[str, Any] = {"rounds": 6, "client.lr": 0.5, "client.batch-size": 10, "task.partition": "iid"}
 
@@ -31,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def model(folder: RunFolder) -> Trained:
+def model(folder: RunFolder) -> thistle.Run:
     return thistle.load(folder.path)
 
 
@@ -41,18 +40,18 @@ def test_set(folder: RunFolder) -> tuple[np.ndarray, np.ndarray]:
     return dataset.test.pixels, dataset.test.labels
 
 
-def test_a_run_knows_its_classes_and_its_images(model: Trained) -> None:
+def test_a_run_knows_its_classes_and_its_images(model: thistle.Run) -> None:
     assert model.classes == tuple("0123456789") and model.shape == (1, 8, 8)
 
 
-def test_it_is_as_right_as_the_run_said(model: Trained, folder: RunFolder, test_set: Any) -> None:
+def test_it_is_as_right_as_the_run_said(model: thistle.Run, folder: RunFolder, test_set: Any) -> None:
     pixels, labels = test_set
     probabilities = model.probabilities(pixels)
     assert probabilities.shape == (297, 10) and np.allclose(probabilities.sum(1), 1, atol=1e-5)
     assert rounds(folder)[-1]["accuracy"] == pytest.approx((probabilities.argmax(1) == labels).mean(), abs=0.005)
 
 
-def test_every_form_of_an_image_is_the_same_image(model: Trained, test_set: Any, tmp_path: Path) -> None:
+def test_every_form_of_an_image_is_the_same_image(model: thistle.Run, test_set: Any, tmp_path: Path) -> None:
     grey = test_set[0][5, 0]
     file = tmp_path / "one.png"
     Image.fromarray(grey).save(file)
@@ -77,7 +76,7 @@ def test_every_form_of_an_image_is_the_same_image(model: Trained, test_set: Any,
     assert model.predict([]) == []
 
 
-def test_images_of_any_size_are_fitted(model: Trained, test_set: Any) -> None:
+def test_images_of_any_size_are_fitted(model: thistle.Run, test_set: Any) -> None:
     pixels = test_set[0]
     large = [Image.fromarray(one[0]).resize((200, 170), Image.Resampling.BICUBIC).convert("RGB") for one in pixels[:60]]
     small = [one.label for one in model.predict(pixels[:60])]
@@ -110,7 +109,7 @@ def test_a_model_that_does_not_say_its_classes_asks_the_task(folder: RunFolder, 
     assert thistle.load("older", out=str(tmp_path)).classes == tuple("0123456789")
 
 
-def test_what_is_wrong_is_said_in_one_line(folder: RunFolder, tmp_path: Path, model: Trained) -> None:
+def test_what_is_wrong_is_said_in_one_line(folder: RunFolder, tmp_path: Path, model: thistle.Run) -> None:
     with pytest.raises(UserError, match="no run folder there"):
         thistle.load(tmp_path / "nowhere")
     unfinished = RunFolder(tmp_path / "unfinished")

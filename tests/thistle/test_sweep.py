@@ -69,7 +69,7 @@ def wait_for(home: Path, count: int) -> None:
 
 
 def our_workers(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+    return [child for child in process.children(recursive=True) if "thistle.sweeps.worker" in " ".join(child.cmdline())]
 
 
 def test_a_sweep_that_was_killed_half_way_yields_the_same_table(tmp_path: Path) -> None:
@@ -121,7 +121,9 @@ def test_a_broken_cell_stops_nobody_and_is_named(tmp_path: Path) -> None:
     assert statuses == ["finished", "failed"] and "500 | –" in (home / "sweep.md").read_text()
 
 
-def test_a_worker_tells_a_disk_that_fails_from_a_process_that_died(tmp_path: Path) -> None:
+def test_a_worker_tells_a_disk_that_fails_from_a_process_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment = tiny(tmp_path, **{"runtime.workers": 1})
     folder, unreadable = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "unreadable")
     folder.create()
@@ -134,9 +136,11 @@ def test_a_worker_tells_a_disk_that_fails_from_a_process_that_died(tmp_path: Pat
         assert not our_workers(psutil.Process())
         worker.carry_out(experiment, folder, RunProgress(folder, 4, quiet=True))
         assert folder.summary.is_file()
-        worker._process.kill()
-        worker._process.join()
-        worker._process.is_alive = lambda: True  # it dies between the question and the sending
+        process = worker._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        monkeypatch.setattr(process, "poll", lambda: None)  # it dies between the question and the sending
         with pytest.raises(EngineError, match="exit code -9"):
             worker.carry_out(experiment, folder, RunProgress(folder, 4, quiet=True))
     finally:

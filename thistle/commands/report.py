@@ -9,7 +9,6 @@ import typer
 
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import write_atomically
 from thistle.screen import results
 
 
@@ -26,20 +25,12 @@ def report(
     out: Out = "runs",
 ) -> None:
     """Show runs and sweeps on a page of one file: curves, clients, detection, cost, settings."""
-    from thistle.report.page import file_page, report_data
+    from thistle.report.page import write_page
     from thistle.report.sources import sort_out
 
     runs, sweeps = sort_out(sources, out)
-    alone = (runs + sweeps)[0] if len(runs + sweeps) == 1 else None
-    target = Path(output).expanduser() if output else (alone or Path()) / "report.html"
-    title = f"Thistle: {alone.name}" if alone else f"Thistle: {len(runs) + len(sweeps)} experiments"
-    page = file_page(report_data(runs, sweeps), title)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, page.encode())
-    except OSError as error:
-        raise UserError(f"--output {target}: cannot be written: {error.strerror}") from None
-    results.print(f"report: {target} ({len(page) / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+    target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
+    results.print(f"report: {target} ({target.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
     if png:
         _draw(runs, sweeps, Path(png).expanduser())
     if tensorboard:

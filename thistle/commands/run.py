@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from thistle.commands.options import NewOut, OnEngine, Overrides, Quiet, Source, Workers
-from thistle.launch import Engine, Launch, engine_for
-from thistle.prepare import claim_folder, make_experiment
+from thistle.launch import Engine, Launch
+from thistle.prepare import make_experiment
 
 
 def run(
@@ -23,8 +23,6 @@ def run(
     """Run an experiment and keep everything about it in a run folder."""
     experiment = make_experiment(source, overrides or [], name, out, workers)
     launch = Launch(engine, quiet)
-    with engine_for(engine, experiment.runtime.ray_address) as runner:
-        plan = launch.check(experiment)
-        experiment, folder = claim_folder(experiment, exact=bool(name))
-        code = launch.carry_out(runner, experiment, folder, plan)
+    with launch.new_run(experiment, exact=bool(name)) as job:
+        code = launch.carry_out(*job)
     raise typer.Exit(code)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
+import numpy as np
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -87,3 +93,24 @@ def run_inline(experiment: Experiment) -> None:
     grid = InlineGrid(client_app, experiment, experiment.runtime.workers)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(experiment.flat()))
     main(grid, context)
+
+
+_one_at_a_time = threading.RLock()
+"""Random generators, torch's threads and the log belong to the whole process: its threads take turns."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Give the process back as it was: a run seeds the global generators, sets torch's threads and freezes garbage."""
+    with _one_at_a_time:
+        frozen = gc.get_freeze_count()
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+            torch.set_num_threads(states[3])
+            if not frozen:
+                gc.unfreeze()

@@ -17,6 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_atomically
 from thistle.report.clients import Truth, VerdictLog, client_map
 from thistle.report.reading import read_run
 from thistle.report.sources import distinct_names
@@ -86,3 +88,17 @@ def _embed(data: dict[str, Any]) -> str:
 
 def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def write_page(runs: list[Path], sweeps: list[Path], target: Path | None = None) -> Path:
+    """The page of these folders as a file; default: report.html, in the folder if it is only one."""
+    alone = (runs + sweeps)[0] if len(runs + sweeps) == 1 else None
+    target = target or (alone or Path()) / "report.html"
+    title = f"Thistle: {alone.name}" if alone else f"Thistle: {len(runs) + len(sweeps)} experiments"
+    page = file_page(report_data(runs, sweeps), title)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, page.encode())
+    except OSError as error:
+        raise UserError(f"--output {target}: cannot be written: {error.strerror}") from None
+    return target

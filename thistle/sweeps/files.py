@@ -30,10 +30,21 @@ from pathlib import Path
 from typing import Any
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import KEYS, flatten_tables, parse_overrides, read_file, unknown_key
+from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
-from thistle.prepare import PRESETS, about, code_folders, find_experiment, find_file, preset_names, settle
+from thistle.prepare import (
+    PRESETS,
+    Overrides,
+    about,
+    code_folders,
+    find_experiment,
+    find_file,
+    plain_name,
+    preset_names,
+    read_overrides,
+    settle,
+)
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
@@ -105,10 +116,13 @@ def find_sweep(source: str) -> Path:
     return find_file(source, SWEEPS, "a sweep that comes with Thistle", "thistle list sweeps")
 
 
-def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
-    """The file, with the changes of the command line for every cell."""
-    path = find_sweep(source)
-    tree = _tree(path)
+def read_sweep(source: str | Mapping[str, Any], overrides: Overrides = (), name: str = "") -> Sweep:
+    """The file, or in Python what such a file says, with changes for every cell; `name` is the sweep's folder."""
+    if isinstance(source, Mapping):
+        path, tree, said = Path(name or "sweep"), dict(source), ""
+    else:
+        path = find_sweep(source)
+        tree, said = _tree(path), about(path)
     where = path.name
     for word in tree:
         if word not in WORDS:
@@ -118,7 +132,7 @@ def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
     readers = {"axes": _axes, "zip": _zipped}
     axes = [axis for word, table in tree.items() if word in readers for axis in readers[word](table, where)]
     fixed = _fixed(tree.get("set", {}), where)
-    typed = parse_overrides(overrides)
+    typed = read_overrides(overrides)
     _check_keys(axes, fixed, typed, where)
     columns = tree.get("columns", "")
     if columns and columns not in [axis.name for axis in axes]:
@@ -127,8 +141,8 @@ def read_sweep(source: str, overrides: Sequence[str]) -> Sweep:
     if engine not in ("ray", "inline"):
         raise UserError(f"{where}: engine = {engine!r}: should be ray or inline")
     return Sweep(
-        name=path.stem,
-        about=about(path),
+        name=plain_name(name or path.stem),
+        about=said,
         engine=engine,
         columns=columns,
         axes=axes,

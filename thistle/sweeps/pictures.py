@@ -96,20 +96,16 @@ def _title(chosen: Mapping[str, Value]) -> str:
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend stays as it is
 
     columns = min(3, max(1, count))
     lines = max(1, math.ceil(count / columns))
-    figure, panels = plt.subplots(lines, columns, figsize=(5 * columns + 2, 3.5 * lines), dpi=120, squeeze=False)
+    figure = Figure(figsize=(5 * columns + 2, 3.5 * lines), dpi=120)
+    panels = figure.subplots(lines, columns, squeeze=False)
     return figure, list(panels.flat)
 
 
 def _save(figure: Any, panels: Sequence[Any], grid: Grid, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
     for panel in panels:
         if not panel.has_data():
             panel.set_visible(False)
@@ -121,4 +117,3 @@ def _save(figure: Any, panels: Sequence[Any], grid: Grid, path: Path) -> None:
     figure.suptitle(grid.sweep.name)
     figure.tight_layout()
     figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)

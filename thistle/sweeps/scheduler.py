@@ -17,7 +17,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.progress import Bar, RunProgress
 from thistle.protocol.text import last_line, printable
-from thistle.screen import messages
+from thistle.screen import is_live, messages
 from thistle.sweeps.cells import Cell, check_folder
 
 Carry = Callable[[Experiment, RunFolder, RunProgress], None]
@@ -60,8 +60,9 @@ class Outcome:
 class Scheduler:
     """A queue of cells and as many threads as there are jobs."""
 
-    def __init__(self, cells: Sequence[Cell], total: int, carriers: Sequence[Carry]) -> None:
+    def __init__(self, cells: Sequence[Cell], total: int, carriers: Sequence[Carry], quiet: bool = False) -> None:
         """`total` counts the cells that were finished before, too."""
+        self.quiet = quiet
         self.outcomes: list[Outcome] = []
         self._waiting = deque(cells)
         self._total, self._before = total, total - len(cells)
@@ -97,7 +98,7 @@ class Scheduler:
             TimeElapsedColumn(),
             console=messages,
             transient=True,
-            disable=not messages.is_terminal,
+            disable=self.quiet or not is_live(),
         )
 
     def _show(self, bar: Bar, lines: dict[str, Any]) -> None:
@@ -139,7 +140,8 @@ class Scheduler:
         finally:
             self._running.pop(cell.id, None)
         self.outcomes.append(Outcome(cell, message, start_up))
-        self._tell(cell, message)
+        if not self.quiet:
+            self._tell(cell, message)
 
     def _tell(self, cell: Cell, message: str) -> None:
         """The summary line of a cell."""

@@ -65,28 +65,32 @@ def write_plan(sweep: Sweep, cells: Sequence[Cell], home: Path) -> None:
     write_json(home / "sweep.json", document)
 
 
-def write_csv(sweep: Sweep, results: Sequence[Result], home: Path) -> None:
-    """One row a cell, in the order of the grid: the same bytes however often the sweep was interrupted."""
+def make_rows(sweep: Sweep, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One row per cell, in the order of the grid; None where a cell has no such figure."""
     attacks = sorted({name for result in results for name in (result.summary or {}).get("final_robust", {})})
-    names = [axis.name for axis in sweep.axes]
-    header = ["id", *names, "seed", "status", *FIGURES, *(f"robust.{name}" for name in attacks), *DETECTION, *COUNTS]
-    rows: list[list[Any]] = [header]
-    for result in results:
-        cell, found = result.cell, result.summary or {}
-        status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
-        rows.append(
-            [
-                cell.id,
-                *(show(cell.axes[name]) for name in names),
-                cell.seed,
-                status,
-                *(found.get(name, "") for name in FIGURES),
-                *(found.get("final_robust", {}).get(name, "") for name in attacks),
-                *(_known(found.get("detection", {}).get(name)) for name in DETECTION),
-                *(found.get(name, "") for name in COUNTS),
-            ]
-        )
-    _write_rows(home / "sweep.csv", rows)
+    return [_row(sweep, result, attacks) for result in results]
+
+
+def _row(sweep: Sweep, result: Result, attacks: Sequence[str]) -> dict[str, Any]:
+    cell, found = result.cell, result.summary or {}
+    status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
+    return {
+        "id": cell.id,
+        **{axis.name: cell.axes[axis.name] for axis in sweep.axes},
+        "seed": cell.seed,
+        "status": status,
+        **{name: found.get(name) for name in FIGURES},
+        **{f"robust.{name}": found.get("final_robust", {}).get(name) for name in attacks},
+        **{name: found.get("detection", {}).get(name) for name in DETECTION},
+        **{name: found.get(name) for name in COUNTS},
+    }
+
+
+def write_csv(sweep: Sweep, results: Sequence[Result], home: Path) -> None:
+    """sweep.csv: the same bytes however often the sweep was interrupted."""
+    rows, axes = make_rows(sweep, results), {axis.name for axis in sweep.axes}
+    lines = [[show(value) if name in axes else _known(value) for name, value in row.items()] for row in rows]
+    _write_rows(home / "sweep.csv", [list(rows[0]), *lines])
 
 
 def write_times(results: Sequence[Result], start_ups: Mapping[str, float], home: Path) -> None:
