@@ -24,8 +24,9 @@ from thistle.strategies.buffers import combine_buffers
 class WithoutBuffers(Strategy):
     """Any Flower strategy, for models that have buffers."""
 
-    def __init__(self, inner: Strategy, layout: Layout) -> None:
-        self.inner, self.layout = inner, layout
+    def __init__(self, inner: Strategy, layout: Layout, arrays: str = ARRAYS, weight: str = "num-examples") -> None:
+        """`arrays`: the request's record that holds the model; `weight`: the metric that says how much data."""
+        self.inner, self.layout, self.arrays, self.weight = inner, layout, arrays, weight
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -36,7 +37,7 @@ class WithoutBuffers(Strategy):
         whole: dict[int, RecordDict] = {}
         for message in messages:
             content = message.content
-            message.content = whole.setdefault(id(content), RecordDict({**content, "arrays": arrays}))
+            message.content = whole.setdefault(id(content), RecordDict({**content, self.arrays: arrays}))
         return messages
 
     def aggregate_train(
@@ -51,7 +52,7 @@ class WithoutBuffers(Strategy):
         aggregate, summary = self.inner.aggregate_train(server_round, answered)
         if aggregate is None:
             return None, summary
-        sizes = torch.tensor([float(numbers["num-examples"]) for numbers in metrics], dtype=torch.float64)  # type: ignore[arg-type]
+        sizes = torch.tensor([float(numbers[self.weight]) for numbers in metrics], dtype=torch.float64)  # type: ignore[arg-type]
         states = [self._buffers(record) for record in records]
         buffers = combine_buffers(self.layout, states, sizes, self._buffers(self._sent))
         whole = {**dict(aggregate), **dict(to_record(buffers))}

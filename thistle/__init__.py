@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from thistle.server import Guarded
     from thistle.trained import Trained
 
-__all__ = ["load"]
+__all__ = ["Guarded", "load"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """One thread per process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
@@ -28,3 +29,12 @@ def load(run: str | Path, out: str = "runs") -> Trained:
     from thistle.trained import load_trained
 
     return load_trained(run, out)
+
+
+def __getattr__(name: str) -> object:
+    """`thistle.Guarded`, imported on first use."""
+    if name == "Guarded":
+        from thistle.server import Guarded
+
+        return Guarded
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
