@@ -198,7 +198,9 @@ class Guarded(Strategy):
         asked, messages = self._asked[phase], list(replies)
         owners = {request.message.metadata.message_id: node for node, request in asked.items()}
         inbox = [_reply(message, asked, owners) for message in messages]
-        counted = {reply.client: reply.records for reply in inbox if reply.group == CURRENT and reply.records is not None}
+        counted = {
+            reply.client: reply.records for reply in inbox if reply.group == CURRENT and reply.records is not None
+        }
         agreement = Agreement.of((counted[node] for node in asked if node in counted), self._weight)
         answers: dict[int, Answer] = {}
         verdicts: list[RoundVerdict] = []
@@ -216,7 +218,11 @@ class Guarded(Strategy):
             verdicts.append(RoundVerdict(number, phase, None, "failed", f"no reply was accepted{stays}"))
         self._tell(verdicts)
         current = [message for message, reply in zip(messages, inbox, strict=True) if reply.group == CURRENT]
-        return [_rebuilt(m, answers[m.metadata.src_node_id], agreement) for m in current if m.metadata.src_node_id in answers]
+        return [
+            _rebuilt(m, answers[m.metadata.src_node_id], agreement)
+            for m in current
+            if m.metadata.src_node_id in answers
+        ]
 
     def _try(self, phase: Phase, number: int, aggregate: Callable[[], Any]) -> Any:
         """What the wrapped strategy returns, or None where it raises; raises itself after several rounds in a row."""

@@ -20,8 +20,6 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
-from tests import messages as _  # says which task we pretend to be
-
 Tamper = Callable[[list[Message]], list[Message]]
 """From the replies of one `send_and_receive` to what arrives instead: some lost, some twice, some late."""
 
