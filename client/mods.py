@@ -56,7 +56,7 @@ def poison(
     chosen = [f"{key}=" for key, value in _who(partitions, nodes, fraction).items() if value is not None]
     if len(chosen) > 1:
         raise UserError(f"poison({name!r}): give only one of {' and '.join(chosen)}")
-    parts = _parts("poison", attack, classes=0)
+    parts = _parts(attack, classes=0)
     if parts.data is not None or parts.update is None:
         raise UserError(
             f"poison({name!r}): poisons data, not updates: use poison_batches({name!r}) in the training loop"
@@ -79,7 +79,7 @@ def poison_batches(
         raise UserError(f"poison_batches({name!r}): strength multiplies the learning rate: set it in the training loop")
     if name == "backdoor" and classes is not None and target >= classes:
         raise UserError(f"poison_batches({name!r}): target = {target}: the classes are 0-{classes - 1}")
-    parts = _parts("poison_batches", attack, classes or 0)
+    parts = _parts(attack, classes or 0)
     if parts.data is None:
         raise UserError(f"poison_batches({name!r}): poisons updates, not data: use ClientApp(mods=[poison({name!r})])")
     return parts.data
@@ -179,7 +179,9 @@ def _frozen(ids: Collection[int] | None) -> frozenset[int] | None:
 def _attack(caller: str, name: str, strength: float | None, given: dict[str, Any]) -> Attack:
     """The attack of that name, checked; what needs a panel of colluders is refused."""
     entry = find(name, caller)
-    if entry.knows not in ("nothing", "own data") or name in ("none", "mix"):
+    if name == "none":
+        raise UserError(f"{caller}({name!r}): leave it out instead")
+    if entry.knows not in ("nothing", "own data") or name == "mix":
         raise UserError(f"{caller}({name!r}): needs to know other clients, which one app does not: use `thistle run`")
     try:
         attack = Attack.model_validate({"kind": name, **given, **({} if strength is None else {"strength": strength})})
@@ -187,9 +189,12 @@ def _attack(caller: str, name: str, strength: float | None, given: dict[str, Any
         first = error.errors()[0]
         key = first["loc"][0]
         raise UserError(f"{caller}({name!r}): {key} = {first['input']!r}: {first['msg']}") from None
-    check_kind(attack)
+    try:
+        check_kind(attack)
+    except UserError as error:
+        raise UserError(f"{caller}({name!r}): {str(error).removeprefix('attack.')}") from None
     return attack
 
 
-def _parts(caller: str, attack: Attack, classes: int) -> Poison:
+def _parts(attack: Attack, classes: int) -> Poison:
     return make_poison(attack, Facts(classes, n=1, f=1))

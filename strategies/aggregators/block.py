@@ -74,7 +74,7 @@ def original(weights: Tensor, mixing: Tensor | None) -> Tensor:
 
 
 def combine(updates: Tensor, weights: Tensor) -> Tensor:
-    """Σ w_i Δ_i in the updates' type. One pass over the block, limited by memory bandwidth; nothing but the result allocated."""
+    """Σ w_i Δ_i in the updates' type. One pass, limited by memory bandwidth; nothing but the result allocated."""
     require_block(updates)
     vector = torch.mv(updates.T, weights.to(updates.dtype))
     if not torch.isfinite(vector.sum()):
