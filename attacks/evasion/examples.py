@@ -19,7 +19,7 @@ Bounds = tuple[float, float] | None
 
 def fgsm(model: nn.Module, x: Tensor, y: Tensor, epsilon: float = 8 / 255, *, bounds: Bounds = (0.0, 1.0)) -> Tensor:
     """One step of ε along the gradient's sign (Goodfellow et al. 2015)."""
-    return _examples(model, x, y, cross_entropy, Budget(epsilon, epsilon, 1), None, bounds)
+    return _examples(model, x, y, cross_entropy, Budget(epsilon, epsilon, 1), bounds)
 
 
 def bim(
@@ -33,7 +33,7 @@ def bim(
     bounds: Bounds = (0.0, 1.0),
 ) -> Tensor:
     """Steps along the gradient's sign, from x (Kurakin et al. 2017)."""
-    return _examples(model, x, y, cross_entropy, Budget(epsilon, step, steps), None, bounds)
+    return _examples(model, x, y, cross_entropy, Budget(epsilon, step, steps), bounds)
 
 
 def pgd(
@@ -48,8 +48,7 @@ def pgd(
     bounds: Bounds = (0.0, 1.0),
 ) -> Tensor:
     """Steps along the gradient's sign, from a random point of the ε-ball that `seed` draws (Madry et al. 2018)."""
-    start = anywhere(x, epsilon, torch.Generator().manual_seed(seed))
-    return _examples(model, x, y, cross_entropy, Budget(epsilon, step, steps), start, bounds)
+    return _examples(model, x, y, cross_entropy, Budget(epsilon, step, steps), bounds, seed=seed)
 
 
 def cw(
@@ -63,7 +62,7 @@ def cw(
     bounds: Bounds = (0.0, 1.0),
 ) -> Tensor:
     """Steps on the margin, in the L∞ ball (Carlini & Wagner 2017); a misclassified input stays as it is then."""
-    return _examples(model, x, y, margin, Budget(epsilon, step, steps), None, bounds, until_broken=True)
+    return _examples(model, x, y, margin, Budget(epsilon, step, steps), bounds, until_broken=True)
 
 
 def _examples(
@@ -72,15 +71,16 @@ def _examples(
     y: Tensor,
     loss: ImageLoss,
     budget: Budget,
-    start: Tensor | None,
     bounds: Bounds,
     until_broken: bool = False,
+    seed: int | None = None,
 ) -> Tensor:
     if not (budget.epsilon >= 0 and budget.step >= 0 and budget.steps >= 1):
         raise ValueError(f"needs epsilon ≥ 0, step ≥ 0 and steps ≥ 1; got {budget}")
     if not x.is_floating_point():
         raise ValueError(f"x must hold floating-point numbers; got {x.dtype}")
     limits = (-math.inf, math.inf) if bounds is None else bounds
+    start = None if seed is None else anywhere(x, budget.epsilon, torch.Generator().manual_seed(seed))
     with at_rest(model):
         made = craft(model, x.detach(), y, loss, budget, start, until_broken=until_broken, bounds=limits)
     return made.pixels.detach()
