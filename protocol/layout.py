@@ -26,6 +26,8 @@ NPY = b"\x93NUMPY\x01\x00"
 """How those bytes begin."""
 BLOCK = 1 << 15
 """Values that are worked on together."""
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+"""How the names of batch norm's buffers end."""
 CONTROL = "control"
 """SCAFFOLD: the record, and the one array in it, with which a request carries c − c_i as a flat vector."""
 
@@ -38,6 +40,8 @@ class Entry:
     shape: tuple[int, ...]
     dtype: torch.dtype
     trained: bool
+    any_order: bool = False
+    """A reply may hold it in Fortran order: other people's models have transposed weights."""
 
     @cached_property
     def size(self) -> int:
@@ -73,6 +77,17 @@ class Layout:
                 for name, tensor in model.state_dict().items()
             )
         )
+
+    @classmethod
+    def of_record(cls, record: ArrayRecord, model: nn.Module | None = None) -> Layout:
+        """Of any app's arrays. Without a model, buffers are told by their type (no floats) and batch norm's names."""
+        buffers = None if model is None else _buffers_in(record, model)
+        entries = []
+        for name, array in record.items():
+            dtype = _torch_dtype(name, array.dtype)
+            named = name.endswith(BUFFERS) if buffers is None else name in buffers
+            entries.append(Entry(name, tuple(array.shape), dtype, dtype.is_floating_point and not named, True))
+        return cls(tuple(entries))
 
     @cached_property
     def trained(self) -> list[Entry]:
@@ -127,6 +142,27 @@ class Layout:
             else:
                 state[entry.name] = buffers[entry.name]
         return state
+
+
+def _torch_dtype(name: str, declared: str) -> torch.dtype:
+    try:
+        dtype = torch.from_numpy(np.empty(0, np.dtype(declared))).dtype
+    except TypeError:
+        raise ValueError(f"array {name!r} is of type {declared}: torch has no such type") from None
+    if dtype.is_complex:
+        raise ValueError(f"array {name!r} is of type {declared}: only real numbers can be checked")
+    return dtype
+
+
+def _buffers_in(record: ArrayRecord, model: nn.Module) -> set[str]:
+    """The record's names of what the model does not train; a record without names ("0", "1", …) is read by order."""
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    names, keys = list(model.state_dict()), list(record)
+    if keys == [str(number) for number in range(len(names))]:
+        return {key for key, name in zip(keys, names, strict=True) if name not in trained}
+    if set(keys) != set(names):
+        raise ValueError(f"the model's {len(names)} arrays are not the {len(keys)} that are sent: give their own model")
+    return set(keys) - trained
 
 
 def to_record(state: Mapping[str, Tensor]) -> ArrayRecord:

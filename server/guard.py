@@ -99,13 +99,7 @@ class Guard:
     ) -> Verdict:
         """Add the answer of a client whose reply is good, and its update in `row`; say what became of it."""
         try:
-            arrays, metrics = check_records(_only_records(mail))
-            numbers = read_metrics(metrics, terms.expected, self.classes, cap)
-            rank = terms.ranks.get(client)
-            if rank is None:
-                model, num_bytes = read_model(arrays, self.layout, terms.sent, row)
-            else:
-                model, num_bytes = read_factors(arrays, self.layout, terms.sent, rank, row)
+            answer, num_bytes = self.read(client, _only_records(mail), terms, cap, row)
         except Failed as failure:
             return Verdict(client, "failed", reason=printable(failure))
         except Rejected as broken:
@@ -113,9 +107,22 @@ class Guard:
         except Exception as error:  # whatever a reply made us trip over is that reply's fault alone
             reason = printable(f"records: {type(error).__name__}: {error}")
             return Verdict(client, "rejected", step="guard", reason=reason)
-        inspection.answers.append(Answer(client, numbers, model))
+        inspection.answers.append(answer)
         inspection.num_bytes += num_bytes
         return Verdict(client, "accepted")
+
+    def read(
+        self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray
+    ) -> tuple[Answer, int]:
+        """The answer that these records hold and the bytes of its arrays, or Rejected; the update goes into `row`."""
+        arrays, metrics = check_records(records)
+        numbers = read_metrics(metrics, terms.expected, self.classes, cap)
+        rank = terms.ranks.get(client)
+        if rank is None:
+            model, num_bytes = read_model(arrays, self.layout, terms.sent, row)
+        else:
+            model, num_bytes = read_factors(arrays, self.layout, terms.sent, rank, row)
+        return Answer(client, numbers, model), num_bytes
 
 
 def _sort(replies: Iterable[Reply], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:

@@ -16,15 +16,16 @@ from flwr.serverapp.strategy import Strategy
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, State, as_array, to_record, to_state
-from thistle.protocol.records import ARRAYS, METRICS, arrays_of, metrics_of
+from thistle.protocol.records import ARRAYS, METRICS
 from thistle.strategies.buffers import combine_buffers
 
 
 class WithoutBuffers(Strategy):
     """Any Flower strategy, for models that have buffers."""
 
-    def __init__(self, inner: Strategy, layout: Layout) -> None:
-        self.inner, self.layout = inner, layout
+    def __init__(self, inner: Strategy, layout: Layout, arrays: str = ARRAYS) -> None:
+        """`arrays`: the request's record that holds the model."""
+        self.inner, self.layout, self.arrays = inner, layout, arrays
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -35,7 +36,7 @@ class WithoutBuffers(Strategy):
         whole: dict[int, RecordDict] = {}
         for message in messages:
             content = message.content
-            message.content = whole.setdefault(id(content), RecordDict({**content, "arrays": arrays}))
+            message.content = whole.setdefault(id(content), RecordDict({**content, self.arrays: arrays}))
         return messages
 
     def aggregate_train(
@@ -43,10 +44,10 @@ class WithoutBuffers(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The inner strategy's aggregate of what is trained, and the clients' buffers beside it."""
         answered = [reply for reply in replies if reply.has_content()]
-        records = [arrays_of(reply) for reply in answered]
-        metrics = [metrics_of(reply) for reply in answered]
-        for reply, record, numbers in zip(answered, records, metrics, strict=True):
-            reply.content = RecordDict({"arrays": self._trained(record), "metrics": numbers})
+        models = [next(iter(reply.content.array_records.items())) for reply in answered]
+        records = [record for _, record in models]
+        for reply, (name, record) in zip(answered, models, strict=True):
+            reply.content = RecordDict({**reply.content, name: self._trained(record)})
         aggregate, summary = self.inner.aggregate_train(server_round, answered)
         if aggregate is None:
             return None, summary

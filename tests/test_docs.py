@@ -22,6 +22,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/deploy.md",
+    "docs/flower.md",
     "docs/guide.md",
     "docs/own.md",
     "docs/report.md",

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from thistle.experiments.errors import RunFailed, UserError
     from thistle.results import Run, SweepFailed, SweepResult
+    from thistle.server.guarded import Guarded
     from thistle.trained import Prediction
 
 __all__ = [
+    "Guarded",
     "Prediction",
     "Run",
     "RunFailed",
@@ -107,6 +109,7 @@ def open_run(run: str | Path, out: str | Path = "runs") -> Run:
 
 if not TYPE_CHECKING:  # so that mypy still knows which names there are
     _CLASSES = {
+        "Guarded": "thistle.server.guarded",
         "Prediction": "thistle.trained",
         "Run": "thistle.results",
         "RunFailed": "thistle.experiments.errors",

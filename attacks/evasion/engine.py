@@ -45,12 +45,14 @@ def craft(
     start: Tensor | None = None,
     *,
     until_broken: bool = False,
+    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Crafted:
     """`budget.steps` steps uphill from `start` (None: from the images themselves).
 
     `until_broken`: an image that is misclassified on the way stays as it is then, and costs nothing further.
+    `bounds`: the least and the greatest value that an input may have.
     """
-    low, high = (pixels - budget.epsilon).clamp_(min=0), (pixels + budget.epsilon).clamp_(max=1)
+    low, high = (pixels - budget.epsilon).clamp_(min=bounds[0]), (pixels + budget.epsilon).clamp_(max=bounds[1])
     current = pixels.clone() if start is None else start.clamp(low, high)
     kappa = torch.zeros_like(labels)
     standing = torch.ones_like(labels, dtype=torch.bool)
@@ -64,7 +66,7 @@ def craft(
         standing[rows] = standing[rows] & (logits.argmax(1) == labels[rows])
         kappa += standing
         if until_broken:
-            gradient *= standing[rows][:, None, None, None]
+            gradient *= standing[rows].view(-1, *(1,) * (pixels.ndim - 1))
             current[rows] = current[rows].add_(gradient.sign_(), alpha=budget.step).clamp_(low[rows], high[rows])
         else:
             current.add_(gradient.sign_(), alpha=budget.step).clamp_(low, high)
@@ -94,10 +96,11 @@ def nearby(pixels: Tensor, generator: torch.Generator, spread: float = 0.001) ->
 
 @contextmanager
 def at_rest(network: nn.Module) -> Iterator[None]:
-    """Inside, the network is in eval mode: no dropout, statistics fixed. Afterwards it is in the mode it was in."""
-    was_training = network.training
+    """Inside, the network is in eval mode: no dropout, statistics fixed. Afterwards every module is as it was."""
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
         yield
     finally:
-        network.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training

@@ -1,4 +1,8 @@
-"""Aggregation rules as pure functions on an n x d float32 block: row i is client i's update, rows sorted by client id.
+"""Aggregation rules as pure functions on an n x d block: row i is client i's update.
+
+    krum(updates, f=2).vector
+
+Updates are a tensor or a numpy array, float32 or float64; the answer is of the same kind and type (weights: float64).
 
 Every rule returns an `Aggregate`: the new vector and the weight that each client had in it. None copies the block:
 beside it a kernel holds n x n matrices, a few vectors and one chunk of columns.
@@ -19,6 +23,7 @@ from thistle.strategies.aggregators.critical import critical_weights
 from thistle.strategies.aggregators.gram import gram, inner_products, squared_distances
 from thistle.strategies.aggregators.means import geometric_median, mean
 from thistle.strategies.aggregators.mixing import bucketing, nearest_neighbour_mixing
+from thistle.strategies.aggregators.numpy_input import NumpyAggregate
 from thistle.strategies.aggregators.selection import bulyan, krum, multi_krum
 from thistle.strategies.aggregators.similarity import adapted_alpha, mean_similarities, similarities, similarity_weights
 from thistle.strategies.aggregators.spectra import Matrix, Spectra, decompose, truncate
@@ -28,6 +33,7 @@ from thistle.strategies.aggregators.trust import fltrust, foolsgold
 __all__ = [
     "Aggregate",
     "Matrix",
+    "NumpyAggregate",
     "Spectra",
     "adapted_alpha",
     "bucketing",

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FLOATS = (torch.float32, torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """A rule's answer.
 
-    `vector`: d values, float32. `weights`: n values, float64, what each client had in it, always given:
+    `vector`: d values, of the updates' type. `weights`: n values, float64, what each client had in it, always given:
     - a combination of whole updates: the coefficients. They sum to 1 (`fltrust`: 0 where nobody is trusted;
       `centered_clipping`: less than 1 by what the starting point keeps);
     - a rule that works coordinate by coordinate (median, trimmed mean, Bulyan): the number of coordinates in which
@@ -34,7 +36,7 @@ def require_block(updates: Tensor) -> tuple[int, int]:
     """The block's n and d; ValueError if it is not a block."""
     shape = tuple(updates.shape)
     require(updates.ndim == 2 and min(shape) > 0, f"updates must be n x d with n, d ≥ 1; got shape {shape}")
-    require(updates.dtype == torch.float32, f"updates must be float32; got {updates.dtype}")
+    require(updates.dtype in FLOATS, f"updates must be float32 or float64; got {updates.dtype}")
     return shape[0], shape[1]
 
 
@@ -72,7 +74,7 @@ def original(weights: Tensor, mixing: Tensor | None) -> Tensor:
 
 
 def combine(updates: Tensor, weights: Tensor) -> Tensor:
-    """Σ w_i Δ_i as float32. One pass over the block, limited by memory bandwidth; nothing but the result allocated."""
+    """Σ w_i Δ_i in the updates' type. One pass, limited by memory bandwidth; nothing but the result allocated."""
     require_block(updates)
     vector = torch.mv(updates.T, weights.to(updates.dtype))
     if not torch.isfinite(vector.sum()):

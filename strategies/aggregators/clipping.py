@@ -7,6 +7,7 @@ import math
 import torch
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, rows_seen
 from thistle.strategies.aggregators.gram import distances_to, gram, mixed
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
 from torch import Tensor
 
 
@@ -18,6 +19,7 @@ def clip(vector: Tensor, tau: float) -> Tensor:
     return vector if norm <= tau else vector * (tau / norm)
 
 
+@accepts_numpy
 def centered_clipping(
     updates: Tensor,
     tau: float,

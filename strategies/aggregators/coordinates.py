@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from thistle.strategies.aggregators.block import Aggregate, original, require, require_finite, rows_seen
 from thistle.strategies.aggregators.network import Operation, apply, network
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
 from torch import Tensor
 
 WIDTH = 2**15  # columns at a time: long enough that the calls cost little, short enough for the outer caches
@@ -15,6 +16,7 @@ CHUNK_VALUES = 2**22
 Kept = tuple[Tensor, Tensor, Tensor]  # a chunk's result, and the lowest and highest value that went into it
 
 
+@accepts_numpy
 def coordinate_median(updates: Tensor, *, mixing: Tensor | None = None) -> Aggregate:
     """The median of every coordinate, the mean of the two middle values for even n (Yin et al. 2018).
 
@@ -26,6 +28,7 @@ def coordinate_median(updates: Tensor, *, mixing: Tensor | None = None) -> Aggre
     return Aggregate(vector, original(counts / counts.sum(), mixing))
 
 
+@accepts_numpy
 def trimmed_mean(
     updates: Tensor, f: int | None = None, beta: float | None = None, *, mixing: Tensor | None = None
 ) -> Aggregate:

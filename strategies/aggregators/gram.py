@@ -40,7 +40,7 @@ def gram(updates: Tensor, chunk: int | None = None, *, extra: Tensor | None = No
 
 
 def _products(updates: Tensor, extra: Tensor | None, centre: Tensor | None, width: int) -> Tensor:
-    products = _accumulate(updates, extra, centre, width, torch.float32)
+    products = _accumulate(updates, extra, centre, width, updates.dtype)
     if not (SMALL < products.diagonal().max() < float("inf") and torch.isfinite(products).all()):
         require_finite(updates)
         require(extra is None or bool(torch.isfinite(extra).all()), "the extra row holds NaN or Inf")
@@ -95,7 +95,7 @@ def inner_products(updates: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     """
     n, d = require_block(updates)
     require(tuple(reference.shape) == (d,), f"the reference must have {d} values; got shape {tuple(reference.shape)}")
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (updates.dtype, torch.float64):
         dots = torch.zeros(n, dtype=torch.float64, device=updates.device)
         squares = torch.zeros_like(dots)
         width = max(2048, CHUNK_VALUES // n)

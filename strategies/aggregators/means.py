@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, require_weights, rows_seen
 from thistle.strategies.aggregators.gram import distances_to, gram, mixed
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
 from torch import Tensor
 
 
+@accepts_numpy
 def mean(updates: Tensor, weights: Tensor | None = None, *, mixing: Tensor | None = None) -> Aggregate:
     """Σ w_i Δ_i, weights scaled to sum 1, uniform where none are given: FedAvg (McMahan et al. 2017).
 
@@ -16,6 +18,7 @@ def mean(updates: Tensor, weights: Tensor | None = None, *, mixing: Tensor | Non
     return Aggregate(combine(updates, shares), shares)
 
 
+@accepts_numpy
 def geometric_median(
     updates: Tensor,
     weights: Tensor | None = None,

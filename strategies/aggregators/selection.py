@@ -7,9 +7,11 @@ from thistle.strategies.aggregators.block import Aggregate, combine, original, r
 from thistle.strategies.aggregators.coordinates import around_median, sweep
 from thistle.strategies.aggregators.gram import gram, mixed, squared_distances
 from thistle.strategies.aggregators.network import network
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
 from torch import Tensor
 
 
+@accepts_numpy
 def krum(updates: Tensor, f: int, *, mixing: Tensor | None = None, products: Tensor | None = None) -> Aggregate:
     """The update with the least sum of squared distances to its n - f - 2 nearest others (Blanchard et al. 2017).
 
@@ -18,6 +20,7 @@ def krum(updates: Tensor, f: int, *, mixing: Tensor | None = None, products: Ten
     return multi_krum(updates, f, 1, mixing=mixing, products=products)
 
 
+@accepts_numpy
 def multi_krum(
     updates: Tensor, f: int, m: int | None = None, *, mixing: Tensor | None = None, products: Tensor | None = None
 ) -> Aggregate:
@@ -38,6 +41,7 @@ def multi_krum(
     return Aggregate(combine(updates, weights), weights)
 
 
+@accepts_numpy
 def bulyan(updates: Tensor, f: int, *, mixing: Tensor | None = None, products: Tensor | None = None) -> Aggregate:
     """Krum, again and again, until θ = n - 2f are chosen; then per coordinate the mean of the θ - 2f values nearest
     to their median (El Mhamdi et al. 2018).

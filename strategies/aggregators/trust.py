@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from thistle.strategies.aggregators.block import Aggregate, combine, require
 from thistle.strategies.aggregators.gram import inner_products
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
 from torch import Tensor
 
 LARGEST = torch.finfo(torch.float32).max
 ALIKE = 1e-6
 
 
+@accepts_numpy
 def fltrust(updates: Tensor, reference: Tensor) -> Aggregate:
     """Σ t_i (‖Δ_0‖/‖Δ_i‖) Δ_i / Σ t_i with t_i = max(0, cos(Δ_i, Δ_0)), Δ_0 the server's update (Cao et al. 2021).
 

@@ -234,3 +234,52 @@ def test_autoattack_refuses_too_few_classes() -> None:
     pytest.importorskip("pyautoattack", reason="the extra autoattack is not installed")
     with pytest.raises(UserError, match="at least 4 classes"):
         measure.survivors(linear(), *images(), "aa", Adversary(0.1, None, 0, 8))
+
+
+def _trained(width: int = 6, shape: tuple[int, ...] = ()) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A model of rows (or of anything that flattens to them) and data that it gets right."""
+    torch.manual_seed(0)
+    x = torch.randn(200, width)
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return model, x.reshape(200, *(shape or (width,))), y
+
+
+@pytest.mark.parametrize("name", ["fgsm", "bim", "pgd", "cw"])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
+def test_public_attacks_work_on_any_module(name: str, shape: tuple[int, ...]) -> None:
+    from thistle.attacks import evasion
+
+    model, x, y = _trained(shape=shape)
+    model[3].eval()
+    model.train()
+    model[2].eval()  # a frozen batch norm in a model that trains
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    made = getattr(evasion, name)(model, x, y, epsilon=0.5, bounds=None, **({} if name == "fgsm" else {"step": 0.125}))
+    assert made.shape == x.shape and float((made - x).abs().max()) <= 0.5 + 1e-6
+    assert model.training and not model[2].training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        clean, attacked = ((model(inputs).argmax(1) == y).float().mean() for inputs in (x, made))
+    assert clean > 0.9 and attacked < clean - 0.1
+
+
+def test_public_attacks_stay_within_bounds_and_refuse_nonsense() -> None:
+    from thistle.attacks.evasion import pgd
+
+    model, x, y = _trained()
+    made = pgd(model, x.sigmoid(), y, epsilon=0.3)
+    assert float(made.min()) >= 0 and float(made.max()) <= 1
+    assert torch.equal(made, pgd(model, x.sigmoid(), y, epsilon=0.3))
+    with pytest.raises(ValueError, match="epsilon"):
+        pgd(model, x, y, epsilon=-1.0)
+    with pytest.raises(ValueError, match="floating-point"):
+        pgd(model, x.long(), y)

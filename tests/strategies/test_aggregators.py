@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -482,7 +483,7 @@ def test_not_finite_is_refused(name: str, value: float) -> None:
         (lambda u: aggregators.mean(u, torch.zeros(N)), "sum above 0"),
         (lambda u: aggregators.mean(u, torch.full((N,), float("nan"))), "finite"),
         (lambda u: aggregators.mean(u, torch.ones(3)), "one value a row"),
-        (lambda u: aggregators.mean(u.double()), "float32"),
+        (lambda u: aggregators.mean(u.half()), "float32"),
         (lambda u: aggregators.mean(u[0]), "shape"),
         (lambda u: aggregators.mean(u, mixing=torch.ones(2, 3, dtype=torch.float64)), "mixing must be"),
         (lambda u: aggregators.fltrust(u, torch.ones(3)), "37 values"),
@@ -498,3 +499,38 @@ def test_equal_scores_go_to_the_first_row() -> None:
     u = torch.tensor([[5.0], [1.0], [1.0], [1.0], [1.0], [1.0], [-3.0]])
     assert aggregators.krum(u, 1).weights.tolist() == [0, 1, 0, 0, 0, 0, 0]
     assert aggregators.multi_krum(u, 1, 2).weights.tolist() == [0, 0.5, 0.5, 0, 0, 0, 0]
+
+
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    "mean": aggregators.mean,
+    "geometric_median": aggregators.geometric_median,
+    "krum": lambda u: aggregators.krum(u, f=2),
+    "multi_krum": lambda u: aggregators.multi_krum(u, f=2),
+    "bulyan": lambda u: aggregators.bulyan(u, f=2),
+    "coordinate_median": aggregators.coordinate_median,
+    "trimmed_mean": lambda u: aggregators.trimmed_mean(u, f=2),
+    "centered_clipping": lambda u: aggregators.centered_clipping(u, tau=1.0),
+    "fltrust": lambda u: aggregators.fltrust(u, u[0]),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numpy_updates_give_numpy_answers(name: str, dtype: type) -> None:
+    rows = np.random.default_rng(0).normal(size=(N, 37)).astype(dtype)
+    rows.setflags(write=False)
+    found, expected = PLAIN[name](rows), PLAIN[name](torch.tensor(rows))
+    assert type(found.vector) is type(found.weights) is np.ndarray
+    assert found.vector.dtype == dtype and expected.vector.dtype == torch.tensor(rows).dtype
+    np.testing.assert_array_equal(found.vector, expected.vector.numpy())
+    np.testing.assert_array_equal(found.weights, expected.weights.numpy())
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_float64_updates_are_not_rounded(name: str) -> None:
+    """A spread that float32 cannot see beside the offset: the rules still tell the rows apart."""
+    spread = torch.randn(N, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found, expected = PLAIN[name](1e-9 * spread + 1.0), PLAIN[name](spread)
+    if name in ("krum", "multi_krum", "bulyan", "coordinate_median", "trimmed_mean"):
+        torch.testing.assert_close((found.vector - 1.0) * 1e9, expected.vector, atol=1e-4, rtol=1e-4)
+    assert float(found.vector.mean()) == pytest.approx(1.0, abs=0.1) or name == "centered_clipping"

@@ -1,0 +1,200 @@
+"""Mods that make any Flower ClientApp malicious, and a function that poisons any training loop's batches.
+
+    app = ClientApp(mods=[poison("sign-flip", strength=5.0, partitions=[0])])
+    x, y = poison_batches("label-flip", classes=10)(x, y)
+
+The attacks are those of `thistle list attacks`, computed by the same functions (thistle.attacks.poisoning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+from pydantic import ValidationError
+from thistle.attacks.poisoning.build import Facts, Poison, make_poison
+from thistle.attacks.poisoning.data import DataAttack
+from thistle.attacks.poisoning.updates import UpdateAttack
+from thistle.attacks.roles import active, attackers
+from thistle.attacks.table import check_kind, find
+from thistle.experiments.errors import UserError
+from thistle.experiments.randomness import seed_for, torch_rng
+from thistle.experiments.settings import Attack
+from thistle.protocol.layout import Layout, State, to_record
+
+__all__ = ["poison", "poison_batches"]
+
+TRAIN = "train"
+
+
+def poison(
+    name: str,
+    *,
+    strength: float | None = None,
+    partitions: Collection[int] | None = None,
+    nodes: Collection[int] | None = None,
+    fraction: float | None = None,
+    start: int = 1,
+    stop: int = 0,
+    seed: int = 0,
+) -> PoisonMod:
+    """A mod with which a ClientApp sends another update u than it trained: sign-flip, scale, gaussian or zero.
+
+    It changes the trained floating-point arrays of training replies; buffers, metrics and evaluation stay. `strength`:
+    as in `thistle list attacks`. Which nodes attack: those of these partitions (the node config's `partition-id`), of
+    these node ids, or a fraction drawn by `seed`; all where nothing is given. When: from round `start` to round `stop`
+    (0: to the end), by the request's `server-round`.
+    """
+    given = {"start": start, "stop": stop, **({} if fraction is None else {"fraction": fraction})}
+    attack = _attack("poison", name, strength, given)
+    if stop and stop < start:
+        raise UserError(f"poison({name!r}): stop = {stop} is before start = {start}; use 0 to attack to the end")
+    chosen = [f"{key}=" for key, value in _who(partitions, nodes, fraction).items() if value is not None]
+    if len(chosen) > 1:
+        raise UserError(f"poison({name!r}): give only one of {' and '.join(chosen)}")
+    parts = _parts(attack, classes=0)
+    if parts.data is not None or parts.update is None:
+        raise UserError(
+            f"poison({name!r}): poisons data, not updates: use poison_batches({name!r}) in the training loop"
+        )
+    return PoisonMod(attack, parts.update, _frozen(partitions), _frozen(nodes), fraction, seed)
+
+
+def poison_batches(
+    name: str, *, classes: int | None = None, target: int = 0, strength: float | None = None
+) -> DataAttack:
+    """A function from a batch (x, y) of tensors to the one that a malicious client trains on.
+
+    `label-flip`: class c becomes c + 1 mod `classes`. `backdoor`: the first images of a batch (n×c×h×w in [0, 1]),
+    `strength` of it, get a white corner and the label `target`.
+    """
+    attack = _attack("poison_batches", name, strength, {"target": target})
+    if name == "label-flip" and (classes is None or classes < 2):
+        raise UserError(f"poison_batches({name!r}): classes = {classes}: say how many there are, at least 2")
+    if name == "label-flip" and strength is not None:
+        raise UserError(f"poison_batches({name!r}): strength multiplies the learning rate: set it in the training loop")
+    if name == "backdoor" and classes is not None and target >= classes:
+        raise UserError(f"poison_batches({name!r}): target = {target}: the classes are 0-{classes - 1}")
+    parts = _parts(attack, classes or 0)
+    if parts.data is None:
+        raise UserError(f"poison_batches({name!r}): poisons updates, not data: use ClientApp(mods=[poison({name!r})])")
+    return parts.data
+
+
+@dataclass(frozen=True)
+class PoisonMod:
+    """What `poison` makes: a Flower mod."""
+
+    attack: Attack
+    update: UpdateAttack
+    partitions: frozenset[int] | None
+    nodes: frozenset[int] | None
+    fraction: float | None
+    seed: int
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Let the app work, then change what it sends."""
+        asked_to_train = message.metadata.message_type.split(".")[0] == TRAIN
+        if not asked_to_train or not self.attacks(context) or not active(self.attack, _round(message)):
+            return call_next(message, context)
+        sent = [dict(record) for record in _arrays(message).values()]
+        noise = torch_rng(self.seed, "attack", _round(message), context.node_id)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        changed = 0
+        for name, record in _arrays(reply).items():
+            model = next((model for model in sent if model.keys() == record.keys()), None)
+            if model is not None:
+                reply.content[name] = self._poisoned(ArrayRecord(model), record, noise)
+                changed += 1
+        if not changed:
+            raise ValueError(
+                "poison: the reply has no arrays of the names that were sent: there is no update to change"
+            )
+        return reply
+
+    def attacks(self, context: Context) -> bool:
+        """Whether this node does, in any round."""
+        config = context.node_config
+        if self.partitions is not None:
+            if "partition-id" not in config:
+                raise ValueError(
+                    "poison(partitions=…): this node's config has no partition-id: use nodes= or fraction="
+                )
+            return config["partition-id"] in self.partitions
+        if self.nodes is not None:
+            return context.node_id in self.nodes
+        if self.fraction is None:
+            return True
+        if "partition-id" in config and "num-partitions" in config:
+            return config["partition-id"] in attackers(self.attack, int(config["num-partitions"]), self.seed)
+        who = config.get("partition-id", context.node_id)
+        return seed_for(self.seed, "attackers", str(who)) < self.fraction * 2**63
+
+    def _poisoned(self, sent: ArrayRecord, trained: ArrayRecord, noise: torch.Generator) -> ArrayRecord:
+        layout, before, after = Layout.of_record(sent), _state(sent), _state(trained)
+        start = _vector(layout, before)
+        vector = start + self.update(_vector(layout, after) - start, noise)
+        return to_record(layout.state(vector, after))
+
+
+def _vector(layout: Layout, state: State) -> torch.Tensor:
+    """What is trained, in the finest type that it has: float32 but for float64 models."""
+    parts = [state[entry.name].reshape(-1) for entry in layout.trained]
+    finest = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+    return torch.cat([torch.empty(0, dtype=finest), *(part.to(finest) for part in parts)])
+
+
+def _state(record: ArrayRecord) -> State:
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def _arrays(message: Message) -> dict[str, ArrayRecord]:
+    return {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
+
+
+def _round(message: Message) -> int:
+    """The round that the request's config names; 1 where it names none."""
+    for record in message.content.values():
+        if isinstance(record, ConfigRecord) and type(number := record.get("server-round")) is int:
+            return number
+    return 1
+
+
+def _who(
+    partitions: Collection[int] | None, nodes: Collection[int] | None, fraction: float | None
+) -> dict[str, object]:
+    return {"partitions": partitions, "nodes": nodes, "fraction": fraction}
+
+
+def _frozen(ids: Collection[int] | None) -> frozenset[int] | None:
+    return None if ids is None else frozenset(ids)
+
+
+def _attack(caller: str, name: str, strength: float | None, given: dict[str, Any]) -> Attack:
+    """The attack of that name, checked; what needs a panel of colluders is refused."""
+    entry = find(name, caller)
+    if name == "none":
+        raise UserError(f"{caller}({name!r}): leave it out instead")
+    if entry.knows not in ("nothing", "own data") or name == "mix":
+        raise UserError(f"{caller}({name!r}): needs to know other clients, which one app does not: use `thistle run`")
+    try:
+        attack = Attack.model_validate({"kind": name, **given, **({} if strength is None else {"strength": strength})})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = first["loc"][0]
+        raise UserError(f"{caller}({name!r}): {key} = {first['input']!r}: {first['msg']}") from None
+    try:
+        check_kind(attack)
+    except UserError as error:
+        raise UserError(f"{caller}({name!r}): {str(error).removeprefix('attack.')}") from None
+    return attack
+
+
+def _parts(attack: Attack, classes: int) -> Poison:
+    return make_poison(attack, Facts(classes, n=1, f=1))

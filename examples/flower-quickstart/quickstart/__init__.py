@@ -1,0 +1,1 @@
+"""A stock Flower app, in the form of Flower's PyTorch quickstart."""
