@@ -22,7 +22,7 @@ from torch import nn
 import thistle
 from tests.flower_app import accuracy, initial, make_app, plain, with_batch_norm
 from tests.flower_grid import MemoryGrid, Tamper
-from tests.hostile import HOSTILE, first, with_array, with_metric
+from tests.hostile import HOSTILE, ending, first, with_array, with_metric
 
 NODES = 10
 BAD = 3
@@ -249,6 +249,18 @@ def test_flowers_strategies_with_buffers_and_a_hostile_node(strategy: Strategy) 
     assert kept == {name: (array.dtype, array.shape) for name, array in initial(with_batch_norm).items()}
     assert (result.arrays["1.running_var"].numpy() >= 0).all()
     assert accuracy(result.arrays, with_batch_norm) > 0.5
+
+
+def _lying_buffers(content: RecordDict) -> RecordDict:
+    """Honest weights, and statistics that nobody else saw: below every bound of the guard's."""
+    name, means = ending(content, "running_mean")
+    return with_array(content, name, Array(np.full_like(means, 1e5)))
+
+
+def test_lying_buffers_ruin_stock_fedavg_and_not_a_guarded_one() -> None:
+    app = bad_app(_lying_buffers, make=with_batch_norm)
+    assert accuracy(start(FedAvg(), app, with_batch_norm, rounds=8).arrays, with_batch_norm) < 0.3
+    assert accuracy(start(Guarded(FedAvg()), app, with_batch_norm, rounds=8).arrays, with_batch_norm) > 0.5
 
 
 def test_a_model_says_which_arrays_are_trained() -> None:
