@@ -50,7 +50,7 @@ from benchmarks.round_plan import (  # noqa: E402
     WORKERS,
     save_arrays,
 )
-from thistle.flower import EngineError, free_port  # noqa: E402
+from thistle.engines.flower_programs import EngineError, free_port  # noqa: E402
 
 ENDLESS = 100_000
 RATIOS = (("b", "a", 1.3, "at most"), ("c", "b", 2.0, "at least"), ("b", "d", 1.05, "at most"), ("b", "e", 0.0, ""))

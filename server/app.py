@@ -20,10 +20,12 @@ from thistle.experiments.runfolder import RunFolder, disk_fault
 from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
-from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
+from thistle.server.remote import RemoteGrid
 from thistle.strategies.table import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task
+
+from thistle.flower_compat.runtime_api import is_deployed, sit_out_errors
 
 keep_freed_memory()
 app = ServerApp()

@@ -1,4 +1,4 @@
-"""Flower's grid of a deployed federation, made safe to wait on. The one file that knows it.
+"""Flower's grid of a deployed federation, made safe to wait on.
 
 Its `pull_messages` waits for what a node has announced and not yet uploaded: minutes, past any time-out, and with
 everybody else's replies in its hands. Here each message has a thread of its own that pulls it, and nobody waits for
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
-from flwr.supercore.retry import http_retry
-from flwr.supercore.run import RunNotRunningException
-from flwr.superlink.grid import HttpGrid
-from httpx import HTTPError, codes
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES
 from thistle.server.around import GridAround
+
+from thistle.flower_compat.runtime_api import HTTPError, RunNotRunningException
 
 POLL = 0.5
 """Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
@@ -28,19 +26,6 @@ CROWD = 10
 """So many messages may be asked about at that pace; more of them share it."""
 UNREADABLE = 4
 """Flower's code of a reply that cannot be had."""
-
-
-def is_deployed(grid: Grid) -> bool:
-    """Whether the nodes behind this grid are real ones."""
-    return isinstance(grid, HttpGrid)
-
-
-def sit_out_errors() -> None:
-    """Try again at HTTP 500 as at 503, in this process: with it a SuperLink answers while its database is locked.
-
-    Flower's clients take it for final: the run, or its heartbeat, would be over.
-    """
-    http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
 
 
 @dataclass

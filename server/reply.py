@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from flwr.app import Error, Message, RecordDict
 from thistle.protocol.cohort import Record
 
-CLIENT_FAILED = 2
-"""Flower's error code of a ClientApp that raised."""
+from thistle.flower_compat.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +30,5 @@ class Reply:
     def as_message(self, request: Message) -> Message:
         """As Flower's own grids give it."""
         if self.records is None:
-            return Message(Error(CLIENT_FAILED, self.failure), reply_to=request)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, self.failure), reply_to=request)
         return Message(RecordDict(dict(self.records)), reply_to=request)

@@ -27,8 +27,8 @@ from thistle.commands import (
     sweep,
     watch,
 )
+from thistle.engines.flower_programs import EngineError
 from thistle.experiments.errors import UserError
-from thistle.flower import EngineError
 from thistle.screen import complain, results
 
 app = typer.Typer(

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from thistle.engines.flower_programs import EngineError
 from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
-from thistle.flower import EngineError
 from thistle.prepare import cores
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table

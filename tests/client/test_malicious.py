@@ -20,7 +20,7 @@ from thistle.tasks.task import cached_task
 from torch import Tensor
 
 from tests.federations import TINY, model_sha, run, tiny
-from thistle.engines.inline import identify
+from thistle.flower_compat.messages import identify
 
 SUBMITTED: dict[str, Any] = {**TINY, "attack.kind": "scale", "attack.fraction": 1.0, "attack.strength": 50.0}
 EVIL = {"role": "malicious", "attack": "sign-flip", "attack-strength": 2.0}

@@ -15,7 +15,7 @@ from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from tests.federations import TINY, tiny
 from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
-from thistle.flower import EngineError
+from thistle.engines.flower_programs import EngineError
 from thistle.progress import RunProgress
 from thistle.sweeps.worker import Worker
 

@@ -52,10 +52,11 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sources(root: Path) -> dict[str, bytes]:
-    """The rooms' files by their paths."""
-    files = [path for room in ROOMS for path in (root / room).rglob("*") if path.is_file()]
-    return {str(path.relative_to(root)): path.read_bytes() for path in files if "__pycache__" not in path.parts}
+def sources(root: Path, package: Path) -> dict[str, bytes]:
+    """The app's files by their paths: the rooms, and what is inside the package."""
+    folders = [*(root / room for room in ROOMS), package / "flower_compat"]
+    files = {path: folder.parent for folder in folders for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(at)): path.read_bytes() for path, at in files.items() if path.suffix != ".pyc"}
 
 
 def test_only_thistle_is_at_the_top(unpacked: Path) -> None:
@@ -65,7 +66,7 @@ def test_only_thistle_is_at_the_top(unpacked: Path) -> None:
 
 def test_the_whole_app_is_inside(unpacked: Path) -> None:
     app = unpacked / "thistle"
-    assert sources(app) == sources(ROOT)
+    assert sources(app, app) == sources(ROOT, ROOT / "thistle")
     assert (app / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
 
 
@@ -76,12 +77,12 @@ def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked
     command = [sys.executable, "-c", STAGE, "staged"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found, staged = json.loads(done.stdout), tmp_path / "staged"
     assert found["protocol"] == str(unpacked / "thistle" / "protocol" / "__init__.py")
     assert found["hash"] == app_hash()
     assert found["presets"] == preset_names() != []
-    assert sources(tmp_path / "staged") == sources(ROOT)
-    assert build_fab_from_disk(tmp_path / "staged"), "Flower accepts it"
+    assert sources(staged, staged / "thistle") == sources(ROOT, ROOT / "thistle")
+    assert build_fab_from_disk(staged), "Flower accepts it"
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
-from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from thistle.attacks.roles import SIMULATED
 from thistle.experiments.experiment import Experiment
-
-CLIENT_FAILED = 2
+from thistle.flower_compat.error_codes import ErrorCode
+from thistle.flower_compat.messages import identify, name_message
 
 
 class InlineGrid(Grid):
@@ -33,8 +31,7 @@ class InlineGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
-            # Flower's own grids name a message in the same way: there is no public setter.
-            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            name = name_message(message)
             self._pending[name] = message
             ids.append(name)
         return ids
@@ -57,7 +54,7 @@ class InlineGrid(Grid):
         try:
             return self.app(message, context)
         except Exception:
-            return Message(Error(CLIENT_FAILED, traceback.format_exc()), reply_to=message)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, traceback.format_exc()), reply_to=message)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return [reply for name in self.push_messages(messages) for reply in self.pull_messages([name])]
@@ -73,11 +70,6 @@ class InlineGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-
-def identify() -> None:
-    """Say who we are, as a Flower process would: `Message` refuses to be made otherwise."""
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
 def run_inline(experiment: Experiment) -> None:
