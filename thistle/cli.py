@@ -28,6 +28,7 @@ from thistle.commands import (
     watch,
 )
 from thistle.engines.flower_programs import EngineError
+from thistle.experiments import extras
 from thistle.experiments.errors import UserError
 from thistle.screen import complain, results
 
@@ -82,6 +83,12 @@ def main() -> None:
         app()
     except UserError as error:
         complain(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        lacking = extras.explain(error)
+        if lacking is None:
+            raise
+        complain(str(lacking))
         sys.exit(2)
     except EngineError as error:
         complain(str(error))

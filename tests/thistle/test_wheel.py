@@ -107,7 +107,7 @@ def test_a_clean_installation_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    call("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    call("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), f"{wheel}[all]")
     listed = call("pip", "show", "-f", "thistle-fl").partition("Files:")[2].split()
     tops = {name.split("/")[0] for name in listed if not name.startswith("..")}  # ../../../bin/thistle
     assert {top for top in tops if not top.endswith(".dist-info")} == {"thistle"}

@@ -19,7 +19,6 @@ import tomli_w
 
 from thistle.addresses import parse_address
 from thistle.engines.flower_programs import EngineError, Flwr, flower_environment, free_port, tool, write_connection
-from thistle.engines.keeper import sweep
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import nest
@@ -61,6 +60,8 @@ class PrivateSuperLink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        from thistle.engines.keeper import sweep  # which needs psutil
+
         if self.keeper.stdin:
             self.keeper.stdin.close()
         try:
