@@ -38,7 +38,7 @@ types:
 	ln -s $(CURDIR)/thistle/* $(ROOMS:%=$(CURDIR)/%) $(VENV)/types/thistle/
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Thistle needs Python 3.11 as python3")'
+	python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "constraints.txt is for Python 3.11: make needs it as python3")'
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from pydantic import ValidationError
+
 from thistle.attacks.table import check_kind, find, strength_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment

@@ -25,9 +25,8 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[0:0] = [str(HERE.parent)]
 
-from thistle.strategies.aggregators.network import network  # noqa: E402
-
 from benchmarks import peers  # noqa: E402
+from thistle.strategies.aggregators.network import network  # noqa: E402
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # freed means gone from the RSS

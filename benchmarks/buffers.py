@@ -29,14 +29,13 @@ HERE = Path(__file__).parent
 sys.path[0:0] = [str(HERE.parent)]
 
 from thistle.client.app import app as client_app  # noqa: E402
+from thistle.engines.inline import InlineGrid  # noqa: E402
 from thistle.experiments.experiment import Experiment  # noqa: E402
 from thistle.experiments.plugins import pin  # noqa: E402
 from thistle.experiments.runfolder import read_lines  # noqa: E402
 from thistle.protocol.cohort import pack_replies, unpack_replies  # noqa: E402
 from thistle.server.app import main as serve  # noqa: E402
 from thistle.strategies.table import STRATEGIES  # noqa: E402
-
-from thistle.engines.inline import InlineGrid  # noqa: E402
 
 LIES: dict[str, tuple[str, float]] = {
     "mean 30": ("running_mean", 30.0),

@@ -21,6 +21,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from thistle.attacks.evasion.engine import Budget
 from thistle.client.calibrated import CalibratedLoss
 from thistle.client.calibrations import log_prior, make_views
@@ -28,8 +31,6 @@ from thistle.client.objectives import Setting
 from thistle.experiments.settings import Client, Network
 from thistle.tasks.models import build_model, predict
 from thistle.tasks.training import Recipe, batches, train
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 TASKS = {
     "digits": (Network(name="cnn-cifar", dropout=False), (1, 8, 8), 300, 32, 5),

@@ -30,6 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
+from torch import Tensor
+
+from thistle.engines.inline import run_inline
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.runfolder import RunFolder, read_json
@@ -40,9 +43,6 @@ from thistle.server.guard import Expected, Guard, Inspection
 from thistle.server.payload import FARTHEST, LARGEST
 from thistle.server.reply import Reply
 from thistle.strategies.table import AUTO_CLIP, STRATEGIES
-from torch import Tensor
-
-from thistle.engines.inline import run_inline
 
 ATTACKER, ROUND, ROUNDS = 3, 10, 20
 DIRECTIONS = ("mean", "own", "random")

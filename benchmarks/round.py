@@ -34,9 +34,6 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[0:0] = [str(HERE.parent)]
 
-from thistle.experiments.errors import UserError  # noqa: E402
-from thistle.experiments.experiment import Experiment  # noqa: E402
-
 from benchmarks import peers  # noqa: E402
 from benchmarks.round_contenders import Contender, Flowered, Piped, Sample, submit_app  # noqa: E402
 from benchmarks.round_plan import (  # noqa: E402
@@ -50,7 +47,9 @@ from benchmarks.round_plan import (  # noqa: E402
     WORKERS,
     save_arrays,
 )
-from thistle.flower import EngineError, free_port  # noqa: E402
+from thistle.engines.flower_programs import EngineError, free_port  # noqa: E402
+from thistle.experiments.errors import UserError  # noqa: E402
+from thistle.experiments.experiment import Experiment  # noqa: E402
 
 ENDLESS = 100_000
 RATIOS = (("b", "a", 1.3, "at most"), ("c", "b", 2.0, "at least"), ("b", "d", 1.05, "at most"), ("b", "e", 0.0, ""))

@@ -16,13 +16,6 @@ from torch import Tensor, nn
 
 sys.path[0:0] = [str(Path(__file__).parents[1])]
 
-from thistle.experiments import settings  # noqa: E402
-from thistle.experiments.randomness import torch_rng  # noqa: E402
-from thistle.tasks.dataset import Images  # noqa: E402
-from thistle.tasks.freed_memory import keep_freed_memory  # noqa: E402
-from thistle.tasks.models import build_model  # noqa: E402
-from thistle.tasks.training import Recipe, to_tensors, train  # noqa: E402
-
 from benchmarks.round_plan import (  # noqa: E402
     BATCH,
     CLASSES,
@@ -35,6 +28,12 @@ from benchmarks.round_plan import (  # noqa: E402
     Gate,
     load_arrays,
 )
+from thistle.experiments import settings  # noqa: E402
+from thistle.experiments.randomness import torch_rng  # noqa: E402
+from thistle.tasks.dataset import Images  # noqa: E402
+from thistle.tasks.freed_memory import keep_freed_memory  # noqa: E402
+from thistle.tasks.models import build_model  # noqa: E402
+from thistle.tasks.training import Recipe, to_tensors, train  # noqa: E402
 
 RECIPE = Recipe(epochs=EPOCHS, batch_size=BATCH, lr=RATE)
 

@@ -23,12 +23,12 @@ from uuid import uuid4
 
 import psutil
 import tomli_w
-from thistle.experiments.runfolder import nest, read_lines
 
 from benchmarks.aggregators import ONE_THREAD
+from thistle.engines.flower_programs import EngineError
 from thistle.engines.keeper import marked
 from thistle.engines.superlink import PrivateSuperLink
-from thistle.flower import EngineError
+from thistle.experiments.runfolder import nest, read_lines
 
 LOOK = 0.02
 """Seconds between two looks at a file."""

@@ -14,9 +14,8 @@ from torch import Tensor
 
 sys.path[0:0] = [str(Path(__file__).parents[1])]
 
-from thistle.strategies import aggregators  # noqa: E402
-
 from benchmarks.worker import serve  # noqa: E402
+from thistle.strategies import aggregators  # noqa: E402
 
 
 def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:

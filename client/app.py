@@ -5,7 +5,6 @@ One message names many clients (thistle.protocol.cohort); what goes wrong in one
 
 from __future__ import annotations
 
-import copy
 import platform
 import sys
 import time
@@ -15,21 +14,24 @@ from typing import cast
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+
 from thistle.attacks.roles import SIMULATED, node_orders, orders
-from thistle.client import calibrated, honest, malicious, workers
+from thistle.client import calibrated, honest, malicious
 from thistle.client.data import OWN, find_share
 from thistle.client.limits import Alarm, Watchdog
 from thistle.client.terms import local_terms
 from thistle.client.work import cached_model, experiment_of
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value
+from thistle.flower_compat import ray_workers
+from thistle.flower_compat.messages import message_for
 from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
 from thistle.protocol.records import CONFIG, config_of
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.training import pick_device
 
 keep_freed_memory()
-workers.repair()
+ray_workers.repair()
 
 app = ClientApp()
 
@@ -55,7 +57,7 @@ def ping(message: Message, context: Context) -> Message:
             "machine": platform.machine(),
             "device": str(device),
             "name": platform.node(),
-            "ray-node": workers.ray_node(),
+            "ray-node": ray_workers.ray_node(),
             "data": "own" if OWN in context.node_config else "",
             "clients": str(context.node_config.get("clients", "")),
         }
@@ -106,7 +108,7 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
                 yield client, "timeout"
                 continue
             watchdog.watch()
-            asked, own = _message_for(client, message, content), _context_for(client, context, node_config)
+            asked, own = message_for(client, "train", message, content), _context_for(client, context, node_config)
             try:
                 alarm.set(min(limit, left))
                 try:
@@ -131,14 +133,6 @@ def _in_ray() -> bool:
     """Whether this process is a Ray worker: so are the hosts of a simulation, never a deployed node's."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
-
-
-def _message_for(client: int, message: Message, content: RecordDict) -> Message:
-    """The message that this client would have got, had it a node of its own."""
-    metadata = copy.copy(message.metadata)
-    metadata.message_type = "train"
-    metadata.dst_node_id = client
-    return Message(metadata=metadata, content=content)  # type: ignore[call-overload]
 
 
 def _context_for(client: int, context: Context, node_config: Mapping[str, Value]) -> Context:

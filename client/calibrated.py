@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
 from thistle.attacks.evasion.engine import Budget
 from thistle.attacks.evasion.losses import cross_entropy
 from thistle.client.augmentation import crop_and_flip
@@ -23,7 +25,6 @@ from thistle.experiments.settings import Client, parse_ids
 from thistle.tasks.layers import clean_statistics
 from thistle.tasks.models import predict
 from thistle.tasks.training import Loss, plain_loss
-from torch import Tensor, nn
 
 app = ClientApp()
 

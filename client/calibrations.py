@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from thistle.experiments.settings import Client
-from thistle.tasks.layers import SCALE
 from torch import Tensor
 from torch.nn.functional import one_hot
+
+from thistle.experiments.settings import Client
+from thistle.tasks.layers import SCALE
 
 View = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the logits that a loss sees."""

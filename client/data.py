@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Protocol, cast
 
 from flwr.app import ConfigRecord
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value

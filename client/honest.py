@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+
 from thistle.client.work import Work
 
 app = ClientApp()

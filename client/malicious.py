@@ -13,6 +13,8 @@ from dataclasses import replace
 import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
 from thistle.attacks.poisoning.build import Facts, Poison, make_poison
 from thistle.attacks.poisoning.data import DataAttack
 from thistle.attacks.roles import Training, orders, panel
@@ -22,7 +24,6 @@ from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Attack
 from thistle.protocol.layout import Layout
 from thistle.tasks.training import Loss
-from torch import Tensor, nn
 
 app = ClientApp()
 

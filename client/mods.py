@@ -8,14 +8,14 @@ The attacks are those of `thistle list attacks`, computed by the same functions 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 from pydantic import ValidationError
+
 from thistle.attacks.poisoning.build import Facts, Poison, make_poison
 from thistle.attacks.poisoning.data import DataAttack
 from thistle.attacks.poisoning.updates import UpdateAttack
@@ -96,7 +96,7 @@ class PoisonMod:
     fraction: float | None
     seed: int
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         """Let the app work, then change what it sends."""
         asked_to_train = message.metadata.message_type.split(".")[0] == TRAIN
         if not asked_to_train or not self.attacks(context) or not active(self.attack, _round(message)):

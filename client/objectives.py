@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, softmax
+
 from thistle.attacks.evasion.engine import Budget, Crafted, Forward, anywhere, at_rest, craft, nearby
 from thistle.attacks.evasion.losses import cross_entropy, soft_cross_entropy
 from thistle.client.calibrations import View
 from thistle.tasks.models import predict
-from torch import Tensor, nn
-from torch.nn.functional import log_softmax, softmax
 
 BETA_TRADES, BETA_MART = 6.0, 5.0
 LAMBDA_GAIRAT = -1.0

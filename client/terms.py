@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from flwr.app import ConfigRecord
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import TERMS, Value

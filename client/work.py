@@ -13,6 +13,8 @@ from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
 from thistle.client.data import Share, find_share
 from thistle.client.terms import local_terms
 from thistle.experiments import settings
@@ -24,7 +26,6 @@ from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
 from thistle.protocol.records import LARGEST_LOSS, arrays_of, config_of
 from thistle.tasks.models import build_model
 from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
-from torch import Tensor, nn
 
 Metrics = dict[str, float | list[int]]
 

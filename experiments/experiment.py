@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Section, Value, dashed, learning_rate, parse_ids

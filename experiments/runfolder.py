@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, read_file
 from thistle.experiments.locks import holding, is_held

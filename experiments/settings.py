@@ -6,6 +6,7 @@ import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
 from thistle.experiments.errors import UserError
 from thistle.protocol.text import printable
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
 from thistle.protocol.text import last_line
 
 ACTION = "cohort"

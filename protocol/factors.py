@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
+from torch import Tensor
+
 from thistle.protocol.layout import Entry, Layout, State, to_record, to_state
 from thistle.protocol.svd import thin_svd
-from torch import Tensor
 
 U, SIGMA, V = "/u", "/sigma", "/v"
 """What follows a layer's name in a record of factors."""

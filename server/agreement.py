@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+
 from thistle.protocol.answer import Number
 from thistle.protocol.cohort import Record
 from thistle.protocol.records import ARRAYS, METRICS

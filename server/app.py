@@ -13,16 +13,18 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.poisoning.build import check_own
 from thistle.attacks.table import check_attack
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, disk_fault
+from thistle.flower_compat.runtime_api import is_deployed, sit_out_errors, when_flower_ends
 from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
-from thistle.server.remote import STOPPED, RemoteGrid, is_deployed, sit_out_errors, when_flower_ends
+from thistle.server.remote import STOPPED, RemoteGrid
 from thistle.strategies.table import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task

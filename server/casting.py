@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from flwr.app import ArrayRecord
+
 from thistle.protocol.layout import Entry, Layout, to_array
 
 NONE = "none"

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+
 from thistle.protocol.answer import Number
 from thistle.protocol.records import ARRAYS, LARGEST_LOSS, METRICS
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
+
 from thistle.protocol.layout import BLOCK, Layout, view
 from thistle.server.guard import Inspection
 from thistle.server.payload import Arrays

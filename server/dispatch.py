@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+
 from thistle.protocol.cohort import ACTION, pack_request, unpack_replies
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REQUESTS

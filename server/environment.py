@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from thistle import flower_compat
 from thistle.experiments.plugins import APP, ROOMS
 
 PACKAGES = ("thistle-fl", "flwr", "torch", "torchvision", "ray", "numpy", "safetensors")
@@ -29,9 +31,9 @@ def environment(hosts: list[dict[str, str]]) -> dict[str, object]:
 def app_hash() -> str:
     """A fingerprint of the code that decides a run's result, the same from a checkout, a wheel or a bundle."""
     digest = hashlib.sha256()
-    for room in ROOMS:
-        for path in sorted((APP / room).rglob("*.py")):
-            digest.update(f"{path.relative_to(APP).as_posix()}\n".encode() + path.read_bytes())
+    for folder in (*(APP / room for room in ROOMS), Path(flower_compat.__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder.parent).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
+from torch import Tensor, nn
+
 from thistle.attacks.evasion.measure import Adversary, share, survivors
 from thistle.attacks.evasion.table import parse_attacks
 from thistle.attacks.poisoning.trigger import backdoor_success
@@ -14,7 +16,6 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
 from thistle.tasks.training import evaluate
-from torch import Tensor, nn
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 from flwr.app import ArrayRecord
+
 from thistle.protocol.factors import SIGMA, U, V, factor_bytes, factored, layer_rank, sides
 from thistle.protocol.layout import Entry, Layout
 from thistle.server.checks import Rejected

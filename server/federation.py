@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
+
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals

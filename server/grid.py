@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
 from thistle.experiments.errors import UserError
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES, REQUESTS

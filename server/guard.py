@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord
+
 from thistle.protocol.answer import Answer
 from thistle.protocol.cohort import Record
 from thistle.protocol.layout import Layout

@@ -16,6 +16,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic, Result, Strategy
+from torch import nn
+
 from thistle.experiments.errors import UserError
 from thistle.protocol.answer import Answer
 from thistle.protocol.cohort import Record
@@ -30,7 +32,6 @@ from thistle.server.guard import Guard, Terms
 from thistle.server.payload import read_model
 from thistle.server.reply import Reply
 from thistle.strategies.flower import WithoutBuffers
-from torch import nn
 
 MOST_LINES = 20
 """Warnings per round and phase; one more line says how many were left out."""

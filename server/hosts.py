@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import RecordDict
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import parse_ids
 from thistle.protocol.text import printable

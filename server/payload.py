@@ -14,6 +14,7 @@ from io import BytesIO
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
+
 from thistle.protocol.layout import NUMPY, Entry, Layout, record_bytes, view
 from thistle.server.checks import Rejected
 

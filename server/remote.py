@@ -1,4 +1,4 @@
-"""Flower's grid of a deployed federation, made safe to wait on. The one file that knows it.
+"""Flower's grid of a deployed federation, made safe to wait on.
 
 Its `pull_messages` waits for what a node has announced and not yet uploaded: minutes, past any time-out, and with
 everybody else's replies in its hands. Here each message has a thread of its own that pulls it, and nobody waits for
@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.exit import add_exit_handler
-from flwr.supercore.retry import http_retry
-from flwr.supercore.run import RunNotRunningException
-from flwr.superlink.grid import HttpGrid
-from httpx import HTTPError, codes
+
+from thistle.flower_compat.error_codes import ErrorCode
+from thistle.flower_compat.runtime_api import HTTPError, RunNotRunningException
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES
 from thistle.server.around import GridAround
@@ -31,24 +28,6 @@ CROWD = 10
 STOPPED = (RunNotRunningException, SystemExit, KeyboardInterrupt)
 """What a run is ended with from outside. None of them is an Exception: Flower's is raised in whatever thread asks a
 SuperLink after `flwr stop`, the others in the main thread, by signals."""
-
-
-def is_deployed(grid: Grid) -> bool:
-    """Whether the nodes behind this grid are real ones."""
-    return isinstance(grid, HttpGrid)
-
-
-def sit_out_errors() -> None:
-    """Try again at HTTP 500 as at 503, in this process: with it a SuperLink answers while its database is locked.
-
-    Flower's clients take it for final: the run, or its heartbeat, would be over.
-    """
-    http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
-
-
-def when_flower_ends(action: Callable[[], None]) -> None:
-    """Do it before Flower ends this process: it gives five seconds from then on, and may use them up itself."""
-    add_exit_handler(action, run_before_force_exit=True)
 
 
 @dataclass

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
+
+from thistle.flower_compat.error_codes import ErrorCode
 from thistle.protocol.cohort import Record
 
 

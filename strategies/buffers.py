@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from thistle.protocol.layout import Entry, Layout, State
 from torch import Tensor
+
+from thistle.protocol.layout import Entry, Layout, State
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 BRANCHES = ("clean", "adversarial")

@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
+
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, make_own, wrong_result
 from thistle.experiments.settings import TERMS, Value

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
 from thistle.experiments.errors import UserError
 from thistle.protocol.layout import Layout
 from thistle.strategies.rounds import Progress, Round
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators import inner_products
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.share import MaliciousShare
-from torch import Tensor
 
 
 @dataclass(frozen=True)

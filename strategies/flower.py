@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, State, as_array, to_record, to_state

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.protocol.layout import Layout, State
 from thistle.strategies.buffers import Statistics
 from thistle.tasks.models import predict
 from thistle.tasks.statistics import estimate_statistics, tracking_norms
 from thistle.tasks.training import Recipe, train
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 CHUNK = 500
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from thistle.protocol.factors import is_matrix, layer_rank, pays, sides
 from thistle.protocol.layout import Layout
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate, Matrix
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps import aggregated, kept_updates, nothing
-from torch import Tensor
 
 
 def matrices_of(layout: Layout) -> tuple[Matrix, ...]:

@@ -10,6 +10,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
 from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Value
 from thistle.protocol.answer import Answer
@@ -23,7 +25,6 @@ from thistle.strategies.learning import ServerData, ServerRound
 from thistle.strategies.ranks import Ranks
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.scaffold import control_records
-from torch import Tensor
 
 
 class Pipeline(Strategy):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from thistle.strategies.per_client import Memory, PerClient
 
 RANKS = PerClient("ranks", unseen=np.nan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+
 from thistle.strategies.per_client import Memory, PerClient
 
 FORGET = 0.2

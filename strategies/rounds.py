@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from thistle.experiments.errors import UserError
 from thistle.strategies.aggregators.spectra import Spectra
-from torch import Tensor
 
 
 class Server(Protocol):

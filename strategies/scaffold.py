@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+
 from thistle.protocol.layout import CONTROL
 from thistle.strategies.rounds import Progress, Round
 

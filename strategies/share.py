@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from thistle.strategies.per_client import PerClient
 from thistle.strategies.rounds import Progress, Round
-from torch import Tensor
 
 MOST = 0.8
 """At most this share of a round is dropped."""

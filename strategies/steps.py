@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
 from thistle.experiments.randomness import torch_rng
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
 from thistle.strategies.rounds import Progress, Round
-from torch import Tensor
 
 Rule = Callable[[Tensor, Tensor, Tensor | None], Aggregate]
 """(kept updates, their prior, mixing) → aggregate."""

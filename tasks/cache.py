@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from thistle.experiments.errors import UserError
 from thistle.tasks.dataset import Dataset, Images
 

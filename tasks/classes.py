@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from thistle.experiments.errors import UserError
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
 from thistle.experiments.errors import UserError
 from thistle.tasks import archive
 from thistle.tasks.cache import Workspace

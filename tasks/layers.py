@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from thistle.experiments import settings
-from thistle.experiments.errors import UserError
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
+
+from thistle.experiments import settings
+from thistle.experiments.errors import UserError
 
 SCALE = 10.0
 

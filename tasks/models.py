@@ -6,13 +6,14 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor, nn
+
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import is_own, make_own, wrong_result
 from thistle.experiments.randomness import seed_for
 from thistle.protocol.text import last_line
 from thistle.tasks.layers import fit_network
-from torch import Tensor, nn
 
 Shape = tuple[int, int, int]
 Builder = Callable[[Shape, int, Callable[[float], nn.Module]], nn.Module]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
 from thistle.experiments.errors import UserError
 from thistle.tasks.cache import Workspace
 from thistle.tasks.dataset import Images

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Task

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Task
@@ -198,6 +199,6 @@ def _font_folder() -> Path:
     if spec is None or spec.origin is None:
         raise UserError(
             "task.server-data = rendered takes its font from matplotlib, which is not installed; "
-            "install it, or set task.server-font to the path of a .ttf or .otf file"
+            "pip install 'thistle-fl[vision]', or set task.server-font to the path of a .ttf or .otf file"
         )
     return Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf"

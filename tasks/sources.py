@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
+from thistle.experiments.extras import require
 from thistle.experiments.plugins import content_of, is_own, make_own, wrong_result
 from thistle.tasks import archive, vision
 from thistle.tasks.cache import Progress, Reader, Workspace, cached
@@ -137,6 +139,7 @@ def _read_own(name: str, key: str, work: Workspace) -> tuple[str, ...]:
 
 def _read_digits(work: Workspace) -> tuple[str, ...]:
     """scikit-learn's 8×8 digits: no download, trained in seconds."""
+    require("sklearn")
     from sklearn.datasets import load_digits
 
     digits = load_digits()

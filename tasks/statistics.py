@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from thistle.tasks.layers import clean_statistics
-from thistle.tasks.models import predict
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from thistle.tasks.layers import clean_statistics
+from thistle.tasks.models import predict
 
 CHUNK = 500
 

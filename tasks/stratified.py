@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+
 from thistle.experiments.randomness import seed_for
 
 Ties = Callable[[int], np.ndarray]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from thistle.experiments.errors import UserError
 from thistle.tasks.dataset import Images
 from thistle.tasks.models import predict
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 

@@ -25,7 +25,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
 from thistle.experiments.errors import UserError
+from thistle.experiments.extras import require
 from thistle.tasks.cache import Workspace, cache_dir, locked, writing
 
 SECONDS_TO_ANSWER = 5.0  # until the network counts as absent
@@ -39,6 +41,7 @@ _declared: list[Any] = []  # torch forgets a Library's operators when it is coll
 def torchvision() -> ModuleType:
     """The torchvision module, imported on first use."""
     with _importing:
+        require("torchvision")
         if "torchvision" not in sys.modules:
             _declare_missing_operators()
         return importlib.import_module("torchvision")

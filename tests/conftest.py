@@ -1,4 +1,4 @@
-"""No test touches the user's cache; big data is used where THISTLE_TEST_DATA says it is."""
+"""No test touches the user's cache or uses what Flower calls deprecated; THISTLE_TEST_DATA says where real data is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when numpy and torch are first imported
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,24 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("THISTLE_CACHE", str(folder))
         yield folder
+
+
+class Deprecated(logging.Handler):
+    """Flower logs what others warn of."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "DEPRECATED FEATURE" in text or "is deprecated" in text:
+            raise DeprecationWarning(text)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_deprecated() -> Iterator[None]:
+    """In this process; the logger is Flower's own."""
+    handler, logger = Deprecated(logging.WARNING), logging.getLogger("flwr")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid
+
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.server.app import main
-
-from thistle.engines.inline import InlineGrid
 
 TINY: dict[str, Any] = {
     "rounds": 4,

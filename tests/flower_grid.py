@@ -20,6 +20,8 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
+from thistle.flower_compat.messages import identify
+
 Tamper = Callable[[list[Message]], list[Message]]
 """From the replies of one `send_and_receive` to what arrives instead: some lost, some twice, some late."""
 
@@ -30,6 +32,7 @@ class MemoryGrid(Grid):
     def __init__(
         self, app: ClientApp | Callable[[int], ClientApp], nodes: int = 10, tamper: Tamper | None = None
     ) -> None:
+        identify()
         ids = np.random.default_rng(7).integers(2**62, 2**64, nodes, dtype=np.uint64, endpoint=False).tolist()
         ids[0] = 2**64 - 1
         self.ids: list[int] = ids

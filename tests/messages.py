@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from flwr.app import Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+
+from thistle.flower_compat.error_codes import ErrorCode
+from thistle.flower_compat.messages import identify
 from thistle.server.reply import Reply
 
-TaskIdentity.run_id = 1
-TaskIdentity.node_id = 1  # the SuperLink's own id
-TaskIdentity.task_id = 1
+identify()
 
 ROUND = "1"
 
@@ -22,7 +22,7 @@ def reply(client: int, content: RecordDict, group_id: str = ROUND) -> Message:
 
 
 def error_reply(client: int, reason: str | None, group_id: str = ROUND) -> Message:
-    return Message(Error(2, reason), reply_to=request(client, group_id))
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request(client, group_id))
 
 
 def unchecked(message: Message) -> Reply:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, write_json
 from thistle.protocol.verdict import Kind, Verdict
-
 from thistle.report.live import make_server
 
 HONEST: tuple[tuple[Kind, float], ...] = (("accepted", 0.95), ("filtered", 0.04), ("failed", 0.01))

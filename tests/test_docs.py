@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.federations import rounds, run, tiny
 from thistle.attacks.roles import NODE_KEYS as ATTACKING
 from thistle.client.terms import NODE_KEYS as CALIBRATED
 from thistle.experiments.experiment import KEYS
 from thistle.experiments.runfolder import read_json
-from thistle.strategies.table import COMMON
-
-from tests.federations import rounds, run, tiny
 from thistle.prepare import preset_names
+from thistle.strategies.table import COMMON
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from thistle.experiments.plugins import pin
-from thistle.strategies.table import STRATEGIES
 
 from tests.deploy.federations import EXPERIMENT
 from tests.federations import model_sha, run, tiny
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import PrivateSuperLink
+from thistle.experiments.plugins import pin
 from thistle.prepare import claim_folder, settle
 from thistle.progress import RunProgress
+from thistle.strategies.table import STRATEGIES
 
 HERE = Path(__file__).resolve().parent / "golden"
 RECORD = HERE / "models.json"

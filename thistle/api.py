@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from thistle.engines.flower_programs import EngineError
 from thistle.experiments.errors import RunFailed, UserError
-from thistle.flower import EngineError
 from thistle.launch import Engine, Launch
 from thistle.prepare import make_experiment
 from thistle.results import Run, SweepFailed, SweepResult

@@ -27,8 +27,9 @@ from thistle.commands import (
     sweep,
     watch,
 )
+from thistle.engines.flower_programs import EngineError
+from thistle.experiments import extras
 from thistle.experiments.errors import UserError
-from thistle.flower import EngineError
 from thistle.screen import complain, results
 
 app = typer.Typer(
@@ -82,6 +83,12 @@ def main() -> None:
         app()
     except UserError as error:
         complain(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        lacking = extras.explain(error)
+        if lacking is None:
+            raise
+        complain(str(lacking))
         sys.exit(2)
     except EngineError as error:
         complain(str(error))

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from thistle.engines.flower_programs import EngineError
 from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.extras import require
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
-from thistle.flower import EngineError
 from thistle.prepare import claim_folder, cores
 from thistle.progress import RunProgress
 from thistle.screen import complain, decoding, results, say, table
@@ -40,6 +41,7 @@ def engine_for(engine: Engine, ray_address: str = "") -> Iterator[Runner]:
     if engine is Engine.INLINE:
         yield _run_inline
         return
+    require("ray", "psutil")
     if ray_address:
         check_address(ray_address)
     with PrivateSuperLink(ray_address) as link:

@@ -11,15 +11,17 @@ from thistle.experiments.plugins import APP, ROOMS, STAGED, pinned_files
 from thistle.experiments.runfolder import write_atomically
 
 INCLUDE = "fab-include = ["
+COMPAT = "flower_compat"
 
 
 def stage_app(target: Path) -> Path:
-    """Copy the rooms, pyproject.toml and what makes `thistle` a package into `target`."""
-    (target / "thistle").mkdir(parents=True)
-    for room in ROOMS:
-        shutil.copytree(APP / room, target / room, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    """Copy the rooms, pyproject.toml, and of `thistle` itself what the rooms need of it, into `target`."""
+    package = Path(thistle.__file__).parent
+    folders = {APP / room: target / room for room in ROOMS} | {package / COMPAT: target / "thistle" / COMPAT}
+    for source, copy in folders.items():
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copy(APP / "pyproject.toml", target / "pyproject.toml")
-    shutil.copy(Path(thistle.__file__), target / "thistle" / "__init__.py")
+    shutil.copy(package / "__init__.py", target / "thistle" / "__init__.py")
     return target
 
 

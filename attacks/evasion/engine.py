@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from thistle.attacks.evasion.losses import ImageLoss
 from torch import Tensor, nn
+
+from thistle.attacks.evasion.losses import ImageLoss
 
 Forward = Callable[[Tensor], Tensor]
 """Images to logits."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor, nn
+
 from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft
 from thistle.attacks.evasion.losses import ImageLoss, cross_entropy, margin
-from torch import Tensor, nn
 
 Bounds = tuple[float, float] | None
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft
 from thistle.attacks.evasion.losses import cross_entropy, margin
 from thistle.attacks.evasion.table import Evasion, check_autoattack, find
 from thistle.experiments.randomness import torch_rng
 from thistle.tasks.models import predict
-from torch import Tensor, nn
 
 Tick = Callable[[int], None]
 """Called with the number of images that are done since the last call."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from thistle.attacks.poisoning.trigger import stamp
 from torch import Tensor
+
+from thistle.attacks.poisoning.trigger import stamp
 
 DataAttack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from thistle.tasks.models import predict
 from torch import Tensor, nn
+
+from thistle.tasks.models import predict
 
 SIDE = 3
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import thistle.tasks.echo  # noqa: F401  # the model
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+import thistle.tasks.echo  # noqa: F401  # the model
 from thistle.client import app as host
 from thistle.protocol.cohort import ACTION
 

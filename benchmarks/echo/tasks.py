@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from thistle.tasks.models import MODELS
 from torch import nn
+
+from thistle.tasks.models import MODELS
 
 
 def echo(shape: tuple[int, int, int], classes: int, dropout: Callable[[float], nn.Module]) -> nn.Module:

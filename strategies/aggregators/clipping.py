@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, rows_seen
 from thistle.strategies.aggregators.gram import distances_to, gram, mixed
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
-from torch import Tensor
 
 
 def clip(vector: Tensor, tau: float) -> Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import Aggregate, original, require, require_finite, rows_seen
 from thistle.strategies.aggregators.network import Operation, apply, network
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
-from torch import Tensor
 
 WIDTH = 2**15  # columns at a time: long enough that the calls cost little, short enough for the outer caches
 CHUNK_VALUES = 2**22

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from thistle.strategies.aggregators.block import require
 from torch import Tensor
+
+from thistle.strategies.aggregators.block import require
 
 PART = 0.01
 """Top and bottom 1 % of the parameters."""

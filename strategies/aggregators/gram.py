@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from thistle.strategies.aggregators.block import require, require_block, require_finite
 from torch import Tensor
+
+from thistle.strategies.aggregators.block import require, require_block, require_finite
 
 CHUNK_VALUES = 2**19  # 2 MiB of float32 at a time: a core's share of the caches
 FAR = 16.0  # ‖Δ‖² may exceed a squared distance this many times (float32 then still gives it to about 1e-6)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, require_weights, rows_seen
 from thistle.strategies.aggregators.gram import distances_to, gram, mixed
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
-from torch import Tensor
 
 
 @accepts_numpy

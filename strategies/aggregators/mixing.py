@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import require, require_block
 from thistle.strategies.aggregators.gram import gram, squared_distances
-from torch import Tensor
 
 
 def nearest_neighbour_mixing(updates: Tensor, f: int, *, products: Tensor | None = None) -> Tensor:

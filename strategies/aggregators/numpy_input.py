@@ -9,8 +9,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 import numpy as np
 import torch
-from thistle.strategies.aggregators.block import Aggregate
 from torch import Tensor
+
+from thistle.strategies.aggregators.block import Aggregate
 
 P = ParamSpec("P")
 

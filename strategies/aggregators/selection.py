@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, rows_seen
 from thistle.strategies.aggregators.coordinates import around_median, sweep
 from thistle.strategies.aggregators.gram import gram, mixed, squared_distances
 from thistle.strategies.aggregators.network import network
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
-from torch import Tensor
 
 
 @accepts_numpy

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import require, require_block
 from thistle.strategies.aggregators.gram import gram, squared_distances
 from thistle.strategies.aggregators.spectra import Spectra
-from torch import Tensor
 
 EVEN = (0.34, 0.33, 0.33)
 """α where there is nothing to adapt it to."""

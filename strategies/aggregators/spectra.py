@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
+from torch import Tensor
+
 from thistle.protocol.svd import Factors, thin_svd
 from thistle.strategies.aggregators.block import require, require_block
-from torch import Tensor
 
 Matrix = tuple[int, int, int]
 """A layer in the flat vector: where it starts, its rows, its columns."""

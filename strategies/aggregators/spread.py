@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from thistle.strategies.aggregators.block import require_block
 from torch import Tensor
+
+from thistle.strategies.aggregators.block import require_block
 
 VALUES = 1 << 16
 """Of a chunk: it stays in the cache while it is read twice."""

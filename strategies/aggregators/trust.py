@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from thistle.strategies.aggregators.block import Aggregate, combine, require
 from thistle.strategies.aggregators.gram import inner_products
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
-from torch import Tensor
 
 LARGEST = torch.finfo(torch.float32).max
 ALIKE = 1e-6

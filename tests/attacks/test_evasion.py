@@ -9,6 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy as mean_cross_entropy
+
+from tests.federations import run, tiny
 from thistle.attacks.evasion import measure
 from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft, nearby
 from thistle.attacks.evasion.losses import cross_entropy, margin, soft_cross_entropy
@@ -19,10 +23,6 @@ from thistle.experiments.experiment import Experiment
 from thistle.tasks.models import build_model, predict
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import to_tensors
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy as mean_cross_entropy
-
-from tests.federations import run, tiny
 
 CPU = torch.device("cpu")
 
@@ -204,9 +204,8 @@ def test_pgd_agrees_with_a_library(trained: tuple[nn.Module, Tensor, Tensor]) ->
 
 
 def test_attacks_during_training_are_recorded(tmp_path: Path) -> None:
-    from thistle.experiments.runfolder import read_json
-
     from tests.federations import rounds
+    from thistle.experiments.runfolder import read_json
 
     settings_ = {"evaluate.attacks": "natural,fgsm,pgd5", "evaluate.attack-samples": 40, "evaluate.window": 2}
     folder = run(tiny(tmp_path, **settings_))

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+
 from thistle.attacks.poisoning.build import MAKERS, Facts, make_poison
 from thistle.attacks.poisoning.collusion import Adaptive, Alie, Ipm, Mimic, MinMax, MinSum, alie_z
 from thistle.attacks.poisoning.data import Backdoor, LabelFlip
@@ -29,7 +31,6 @@ from thistle.attacks.table import ATTACKS, check_attack, strength_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack
-from torch import Tensor, nn
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
+
+from tests.client.test_malicious import Client
+from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.evasion.engine import Budget, Crafted
 from thistle.attacks.roles import node_orders
 from thistle.client.app import role
@@ -24,11 +29,6 @@ from thistle.tasks.layers import CosineHead, DualBatchNorm, clean_statistics, he
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import plain_loss
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
-
-from tests.client.test_malicious import Client
-from tests.federations import TINY, model_sha, run, tiny
 
 C = 4
 CALIBRATIONS = ("none", "calfat", "logit-adjust", "robal")

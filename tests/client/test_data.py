@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+
+from tests.federations import rounds, run, tiny
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.tasks.sources import read_source
-
-from tests.federations import rounds, run, tiny
-from thistle.engines.inline import InlineGrid
 
 
 def own(folder: Path, names: list[str], side: int = 8) -> str:

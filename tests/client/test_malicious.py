@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor
+
+from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.poisoning.collusion import Alie
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
 from thistle.client.app import app, role
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
+from thistle.flower_compat.messages import identify
 from thistle.protocol.layout import Layout, to_record, to_state
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
-from torch import Tensor
-
-from tests.federations import TINY, model_sha, run, tiny
-from thistle.engines.inline import identify
 
 SUBMITTED: dict[str, Any] = {**TINY, "attack.kind": "scale", "attack.fraction": 1.0, "attack.strength": 50.0}
 EVIL = {"role": "malicious", "attack": "sign-flip", "attack-strength": 2.0}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from thistle.client.mods import poison, poison_batches
-from thistle.experiments.errors import UserError
-from thistle.server import Guarded
 
 from tests.flower_app import accuracy, initial, make_app, with_batch_norm
 from tests.flower_grid import MemoryGrid
+from thistle.client.mods import poison, poison_batches
+from thistle.experiments.errors import UserError
+from thistle.server import Guarded
 
 NODES = 5
 BUFFERS = ("1.running_mean", "1.running_var", "1.num_batches_tracked")

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tomli_w
+
 from thistle.experiments.runfolder import RunFolder, nest, read_json
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thistle.experiments.runfolder import RunFolder, read_lines
 
 from tests.deploy.federations import (
     Running,
@@ -22,6 +21,7 @@ from tests.deploy.federations import (
     write_experiment,
 )
 from tests.federations import run, tiny
+from thistle.experiments.runfolder import RunFolder, read_lines
 
 NODES = {"one": "0-1", "two": "2-3", "three": "4-5"}
 KEYS = (*NODES, "unknown", "late", "hostile", "hostile_buffers", "stingy", "calibrated", "own")

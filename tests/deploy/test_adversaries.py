@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from thistle.experiments.runfolder import read_lines
 
 from tests.deploy.federations import thistle
 from tests.deploy.odd.hostile import BUFFERS, FIRST, KINDS
 from tests.deploy.secure import ATTACK, Secure, guest
 from tests.hostile import HOSTILE
-from thistle.flower import flower_environment, free_port, tool, write_connection
+from thistle.engines.flower_programs import flower_environment, free_port, tool, write_connection
+from thistle.experiments.runfolder import read_lines
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 DEADLINE = 60.0

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from thistle.experiments.runfolder import read_json
 
 from tests.deploy.federations import Running, model_sha, stopped_at_the_end, thistle, write_experiment
 from tests.test_golden import DEPLOYED, on_record
+from thistle.experiments.runfolder import read_json
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 

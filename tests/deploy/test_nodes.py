@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
-from thistle.experiments.runfolder import read_json, read_lines
 
 from tests.deploy.secure import ATTACK, Secure, guest
+from thistle.experiments.runfolder import read_json, read_lines
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 SIDE = 209

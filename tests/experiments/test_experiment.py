@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import KEYS, Experiment, flatten_tables, parse_overrides, read_file
 from thistle.experiments.runfolder import RunFolder

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import torch
+
 from thistle.experiments.randomness import numpy_rng, reseed_globals, seed_for, torch_rng
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
 from thistle.protocol.cohort import pack_replies, pack_request, unpack_replies, unpack_request
 from thistle.protocol.text import last_line, printable
 

@@ -7,6 +7,8 @@ import torch
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
 from thistle.experiments.settings import Model
 from thistle.protocol import svd
 from thistle.protocol.factors import (
@@ -22,7 +24,6 @@ from thistle.protocol.factors import (
 from thistle.protocol.layout import Entry, Layout, record_bytes, to_record
 from thistle.protocol.svd import thin_svd
 from thistle.tasks.models import build_model
-from torch import Tensor, nn
 
 QUICK = settings(max_examples=60, deadline=None, database=None)
 

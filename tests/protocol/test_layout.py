@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from thistle.experiments import settings
 from thistle.protocol.layout import Layout, load_record, sha256, to_array, to_record, to_state
 from thistle.tasks.models import build_model

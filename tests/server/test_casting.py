@@ -9,11 +9,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from thistle.protocol.layout import Layout, load_record, to_record
-from thistle.server.casting import cast_aggregate
 from torch import nn
 
 from tests.messages import reply
+from thistle.protocol.layout import Layout, load_record, to_record
+from thistle.server.casting import cast_aggregate
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))

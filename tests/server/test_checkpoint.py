@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 

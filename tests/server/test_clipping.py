@@ -11,16 +11,16 @@ import torch
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+
+from tests.federations import model_sha, rounds, run, tiny
+from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record
 from thistle.server.clipping import WINDOW, Clipping, length, lower_median
 from thistle.server.guard import Inspection
 from thistle.strategies.table import STRATEGIES
-from torch import nn
-
-from tests.federations import model_sha, rounds, run, tiny
-from tests.server.test_federation import Killed, MortalGrid
 
 QUICK = settings(max_examples=60, deadline=None, database=None)
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))

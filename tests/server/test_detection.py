@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.verdict import Kind, Verdict
 from thistle.server.detection import Score, Truth

@@ -10,16 +10,16 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tests.hostile import HOSTILE, arrays_of, header, with_array, with_arrays
+from tests.messages import reply, unchecked
 from thistle.protocol.factors import SIGMA, U, V, factored, layer_rank, sides, to_factors
 from thistle.protocol.layout import Layout, record_bytes, to_record, to_state
 from thistle.protocol.svd import thin_svd
 from thistle.protocol.verdict import Verdict
 from thistle.server.guard import Expected, Guard, Inspection
 from thistle.strategies.flower import as_messages
-from torch import Tensor, nn
-
-from tests.hostile import HOSTILE, arrays_of, header, with_array, with_arrays
-from tests.messages import reply, unchecked
 
 CLASSES, CLIENT, OTHER, RANK = 3, 4, 7, 0.5
 KNOWN = frozenset({"num-examples", "loss", "seconds"})

@@ -11,9 +11,12 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
+
+from tests.federations import model_sha, rounds, run, tiny
 from thistle.client import honest
 from thistle.client.app import APPS, ping
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json, read_lines
@@ -23,9 +26,6 @@ from thistle.strategies.build import make_strategy
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.table import STRATEGIES
 from thistle.tasks.task import Task
-
-from tests.federations import model_sha, rounds, run, tiny
-from thistle.engines.inline import InlineGrid
 
 
 class Killed(BaseException):

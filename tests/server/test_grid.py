@@ -11,7 +11,11 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.federations import model_sha, rounds, run, tiny
+from tests.messages import request
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import to_record
@@ -20,10 +24,6 @@ from thistle.server.grid import CohortGrid
 from thistle.server.hosts import Hosts
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
-
-from tests.federations import model_sha, rounds, run, tiny
-from tests.messages import request
-from thistle.engines.inline import InlineGrid
 
 LOST = 0
 

@@ -10,14 +10,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thistle.protocol.layout import Layout, to_record, to_state
-from thistle.protocol.verdict import Verdict
-from thistle.server.guard import Expected, Guard, Inspection
-from thistle.strategies.flower import as_messages
 from torch import nn
 
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_metric
 from tests.messages import error_reply, reply, unchecked
+from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.protocol.verdict import Verdict
+from thistle.server.guard import Expected, Guard, Inspection
+from thistle.strategies.flower import as_messages
 
 CLIENTS = range(10)
 VILLAIN = 4

@@ -15,14 +15,14 @@ from flwr.clientapp import ClientApp
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from thistle.experiments.errors import UserError
-from thistle.server import Guarded
 from torch import nn
 
 import thistle
 from tests.flower_app import accuracy, initial, make_app, plain, with_batch_norm
 from tests.flower_grid import MemoryGrid, Tamper
 from tests.hostile import HOSTILE, ending, first, with_array, with_metric
+from thistle.experiments.errors import UserError
+from thistle.server import Guarded
 
 NODES = 10
 BAD = 3

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
+
+from tests.federations import model_sha, rounds, run, tiny
+from tests.hostile import HOSTILE
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.cohort import Record, pack_replies, unpack_replies
 from thistle.strategies.table import STRATEGIES
-
-from tests.federations import model_sha, rounds, run, tiny
-from tests.hostile import HOSTILE
-from thistle.engines.inline import InlineGrid
 
 HOST = 5
 MARKUP = "[bold]" + "<script>alert(1)</script>\x1b[31m" * 400_000

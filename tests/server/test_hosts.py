@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
 from thistle.experiments.errors import UserError
 from thistle.server.hosts import BINDINGS, Hosts, read_bindings
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+
+from tests.federations import model_sha, rounds, run, tiny
 from thistle.client import honest
 from thistle.client.app import APPS
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.server.checkpoint import load_checkpoint
 from thistle.strategies.pipeline import Pipeline
-
-from tests.federations import model_sha, rounds, run, tiny
 
 Break = Callable[[Callable[[int, int], bool]], None]
 

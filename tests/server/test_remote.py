@@ -5,29 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.exit import exit_handler
-from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import HttpGrid
+
+from tests.federations import model_sha, rounds, run, tiny
+from tests.server.test_grid import EVERYBODY, ScriptedGrid
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.wakeup import REPLIES
 from thistle.server.checkpoint import load_checkpoint
 from thistle.server.federation import Federation
-from thistle.server.remote import RemoteGrid, is_deployed, sit_out_errors
+from thistle.server.remote import RemoteGrid
 from thistle.strategies.table import resolve
 from thistle.tasks.task import prepare_task
-
-from tests.federations import model_sha, rounds, run, tiny
-from tests.server.test_grid import EVERYBODY, ScriptedGrid
-from thistle.engines.inline import InlineGrid
 
 
 class SlowGrid(ScriptedGrid):
@@ -113,38 +110,6 @@ def test_a_node_that_is_gone_and_a_reply_that_cannot_be_read_fail_alone(tmp_path
     reasons = {line["client"]: line["reason"] for line in first if line["verdict"] == "failed"}
     assert reasons.keys() == {2, 3, 4, 5}
     assert "cannot be read: ValueError" in reasons[2] and "not known" in reasons[4]
-
-
-def test_flowers_grid_is_known_for_what_it_is(tmp_path: Path) -> None:
-    assert is_deployed(HttpGrid(token="x"))
-    assert not is_deployed(InlineGrid(client_app, tiny(tmp_path), 1))
-
-
-class Overloaded(BaseHTTPRequestHandler):
-    """A SuperLink whose database is locked the first time."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_POST(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(500 if len(self.asked) == 1 else 200)
-        self.send_header("Content-Type", "application/protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_an_overloaded_superlink_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_retry, "_RETRYABLE_STATUS_CODES", http_retry._RETRYABLE_STATUS_CODES)
-    sit_out_errors()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Overloaded) as superlink:
-        threading.Thread(target=superlink.serve_forever, daemon=True).start()
-        grid = HttpGrid(f"127.0.0.1:{superlink.server_port}", insecure=True, token="x")
-        assert list(grid.get_node_ids()) == []
-        superlink.shutdown()
-    assert Overloaded.asked == ["/v1/runtime/get-nodes"] * 2
 
 
 class StoppedLink(HttpGrid):

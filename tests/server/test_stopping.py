@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.federations import model_sha, rounds, run, tiny
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
 from thistle.server.stopping import why_ended
-
-from tests.federations import model_sha, rounds, run, tiny
 
 
 def ended(accuracies: list[float | None], total: int = 100, **stop: Any) -> str:

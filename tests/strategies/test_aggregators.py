@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
 from thistle.strategies.aggregators.network import apply, network
-from torch import Tensor
 
 F = 2
 N = 11  # = 4F + 3, the least that Bulyan takes

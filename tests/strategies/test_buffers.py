@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import Layout, State
 from thistle.strategies.buffers import (
@@ -23,7 +25,6 @@ from thistle.strategies.buffers import (
     median,
 )
 from thistle.tasks.models import build_model
-from torch import nn
 
 WIDTH = 3
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(2, WIDTH), nn.BatchNorm1d(WIDTH)))

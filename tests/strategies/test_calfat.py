@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord
+from torch import nn
+
+from tests.client.test_malicious import Client
+from tests.federations import TINY, model_sha, rounds, run, tiny
+from tests.strategies.test_table import TASK, experiment
 from thistle.client import malicious
 from thistle.client.work import Work
 from thistle.experiments.errors import UserError
@@ -28,11 +33,6 @@ from thistle.strategies.table import STRATEGIES, needs_server_data, resolve
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import Recipe, train
-from torch import nn
-
-from tests.client.test_malicious import Client
-from tests.federations import TINY, model_sha, rounds, run, tiny
-from tests.strategies.test_table import TASK, experiment
 
 PIPELINES = [name for name in STRATEGIES if name != "calfat" and not name.startswith("flwr-")]
 

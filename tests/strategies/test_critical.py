@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import critical
 

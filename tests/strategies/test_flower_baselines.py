@@ -7,17 +7,17 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import QFedAvg
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.federations import rounds, run, tiny
+from tests.messages import reply
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import Layout
 from thistle.strategies.build import make_strategy
 from thistle.strategies.table import resolve
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import Recipe, train
-from torch import nn
-from torch.nn.functional import cross_entropy
-
-from tests.federations import rounds, run, tiny
-from tests.messages import reply
 
 
 def test_fedprox_is_its_term() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+
 from thistle.protocol.layout import Layout, State
 from thistle.strategies import learning
 from thistle.strategies.learning import ServerData, ServerRound
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps import ServerLearning
-from torch import Tensor, nn
 
 COUNT, CLASSES, SHAPE = 23, 4, (2, 3, 3)
 INPUTS = 18

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from torch import nn
+
+from tests.federations import model_sha, rounds, run, tiny
 from thistle.client.app import app as client_app
+from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
@@ -24,10 +28,6 @@ from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.ranks import LEAST, RANKS, Ranks
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.table import needs_losses, resolve
-from torch import nn
-
-from tests.federations import model_sha, rounds, run, tiny
-from thistle.engines.inline import InlineGrid
 
 # ---- ranks -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from tests.messages import reply
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
 from thistle.protocol.layout import Layout, to_record, to_state
@@ -21,9 +24,6 @@ from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.table import STRATEGIES, resolve
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.task import Task
-from torch import nn
-
-from tests.messages import reply
 
 CLIENTS = 7
 PIXELS = np.random.default_rng(0).integers(0, 255, (12, 1, 2, 3), dtype=np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from thistle.strategies.per_client import PerClient
 
 IDS = st.integers(0, 2**64 - 1)

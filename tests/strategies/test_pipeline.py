@@ -12,6 +12,10 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tests.federations import run, tiny
+from tests.messages import error_reply, reply
 from thistle.client import honest
 from thistle.client.app import APPS
 from thistle.protocol.layout import Layout, State, to_record, to_state
@@ -22,10 +26,6 @@ from thistle.strategies.learning import ServerData
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.reputation import REPUTATION
 from thistle.strategies.rounds import Progress, Round, Step
-from torch import Tensor, nn
-
-from tests.federations import run, tiny
-from tests.messages import error_reply, reply
 
 INPUTS, CLASSES, COUNT, LR = 6, 3, 15, 0.2
 MEAN = steps.Aggregation("mean", lambda u, w, m: aggregators.mean(u, w, mixing=m))

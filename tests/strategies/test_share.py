@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.share import EVIDENCE, MOST, SPLIT, MaliciousShare, explained, relative
 

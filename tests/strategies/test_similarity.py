@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Matrix, Spectra
 from thistle.strategies.aggregators.similarity import EVEN
-from torch import Tensor
 
 LAYERS: tuple[Matrix, ...] = ((0, 6, 10), (66, 3, 6))  # a bias of 6 between them, one of 3 behind
 SIZE = 87

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import Layout
 from thistle.strategies import aggregators, steps
@@ -20,7 +22,6 @@ from thistle.strategies.filters import AngleFilter, LossFilter, ZenoFilter
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.table import resolve
-from torch import Tensor, nn
 
 N, D, LR = 12, 9, 0.5
 RULES = ["mean", "geometric-median", "median", "trimmed-mean", "krum", "multi-krum", "bulyan"]

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.serverapp import strategy as flower
+from torch import nn
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Strategy
@@ -20,7 +22,6 @@ from thistle.strategies.share import MaliciousShare
 from thistle.strategies.table import AUTO_CLIP, COMMON, STRATEGIES, find, needs_server_data, resolve
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.task import Task
-from torch import nn
 
 IMAGES = Images(np.zeros((6, 1, 4, 4), np.uint8), np.arange(6) % 3)
 PARTITION: Any = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from thistle.experiments.errors import UserError
 from thistle.tasks.archive import Entry, Limits, entries, fingerprint, order
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from thistle.experiments.errors import UserError
 from thistle.tasks.cache import ARRAYS, Workspace, cache_dir, cached
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.tasks.models import build_model

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Task
 from thistle.tasks.partition import make_partition

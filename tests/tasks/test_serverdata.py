@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Task
 from thistle.tasks.classes import match_classes

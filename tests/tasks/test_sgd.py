@@ -7,8 +7,9 @@ import sys
 
 import pytest
 import torch
-from thistle.tasks.training import SGD, Recipe
 from torch import nn
+
+from thistle.tasks.training import SGD, Recipe
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

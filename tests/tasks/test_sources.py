@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Task
 from thistle.tasks.dataset import Dataset, Images

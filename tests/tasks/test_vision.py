@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from thistle.experiments.errors import UserError
 from thistle.tasks import vision
 from thistle.tasks.sources import read_source

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder
-
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import APP, PrivateSuperLink
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder
 from thistle.progress import RunProgress
 from thistle.staging import stage_app
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thistle.protocol.verdict import Verdict
 
 from tests.pages import serving, write_run, write_sweep
+from thistle.protocol.verdict import Verdict
 from thistle.report.page import file_page, report_data
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")

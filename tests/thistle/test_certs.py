@@ -12,10 +12,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key, load_ssh_public_key
-from thistle.experiments.errors import UserError
 
 from tests.thistle.test_cli import thistle
 from thistle.commands.certs import certs
+from thistle.experiments.errors import UserError
 
 
 @pytest.fixture(scope="module")

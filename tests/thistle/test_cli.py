@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from thistle.experiments.runfolder import RunFolder, read_json
 
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.server.test_federation import Killed, MortalGrid
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.prepare import cores
 
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]

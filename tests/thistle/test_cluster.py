@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from thistle.experiments.runfolder import RunFolder, read_json
 
 from tests.federations import model_sha
 from tests.thistle.test_cli import QUICK, thistle
+from thistle.experiments.runfolder import RunFolder, read_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 

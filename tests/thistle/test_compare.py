@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import RunFolder, read_json, write_json
 from typer.testing import CliRunner
 
 from tests.federations import run, tiny
 from thistle.cli import app
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder, read_json, write_json
 from thistle.figures import Finished, converged_at
 
 

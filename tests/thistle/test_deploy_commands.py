@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import socket
-import sqlite3
 import ssl
 import time
 from contextlib import closing
@@ -16,9 +15,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.experiments.settings import Value
 
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
@@ -29,14 +25,18 @@ from thistle.commands.deploy.members import add_node
 from thistle.commands.deploy.submit import for_server, show
 from thistle.deploy import doctor
 from thistle.deploy.follow import Follower
-from thistle.deploy.gateway import FLEET, gateway
+from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
 from thistle.deploy.members import Members, fingerprint
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
-from thistle.flower import EngineError, Flwr, free_port, write_connection
+from thistle.engines.flower_programs import EngineError, Flwr, free_port, write_connection
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.experiments.settings import Value
+from thistle.flower_compat import fleet
 from thistle.prepare import make_experiment
 from thistle.progress import RunProgress
 
@@ -215,7 +215,7 @@ def test_the_gateways_configuration_lets_only_nodes_through(tmp_path: Path, pki:
     service = gateway(state, 8000, files, "127.0.0.1:18443", superlink(state, 8000, files))
     subprocess.run([*service.command, "-t"], check=True, capture_output=True)
     text = (state.path / "gateway" / "nginx.conf").read_text()
-    assert "|".join(FLEET) in text
+    assert f"^{fleet.PREFIX}({'|'.join(fleet.ROUTES)})$" in text
 
 
 @pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
@@ -289,29 +289,6 @@ def test_a_deployed_run_is_not_compared_by_who_attacked(tmp_path: Path) -> None:
     folder.truth.write_text(json.dumps({"malicious": None, "kind": None, "start": None, "stop": None}))
     with pytest.raises(UserError, match="deployed"):
         Finished.read(RunFolder(folder.path))
-
-
-def test_cleaning_keeps_what_is_not_finished(tmp_path: Path) -> None:
-    from thistle.deploy.cleaning import clean
-
-    state = State(tmp_path / "state")
-    state.create()
-    (state.home / "apps" / "old").mkdir(parents=True)
-    (state.home / "apps" / "old" / "code.py").write_text("x = 1\n")
-    with sqlite3.connect(state.database) as database:
-        database.executescript(
-            "CREATE TABLE task (task_id, fab_hash, finished_at); CREATE TABLE task_logs (task_id, log);"
-            "CREATE TABLE fab (fab_hash, content); CREATE TABLE nonce_store (expires_at);"
-            "INSERT INTO task VALUES (1, 'a', 5), (2, 'b', NULL); INSERT INTO task_logs VALUES (1, 'x'), (2, 'y');"
-            "INSERT INTO fab VALUES ('a', 'x'), ('b', 'y'); INSERT INTO nonce_store VALUES (1);"
-        )
-    state.gateway.mkdir()
-    state.access_log.write_text("10.0.0.1\n")
-    assert len(list(clean(state))) == 3
-    assert not (state.home / "apps").exists() and not state.access_log.exists()
-    with sqlite3.connect(state.database) as database:
-        assert database.execute("SELECT log FROM task_logs").fetchall() == [("y",)]
-        assert database.execute("SELECT fab_hash FROM fab").fetchall() == [("b",)]
 
 
 def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json
 
 from tests.federations import model_sha, run, tiny
 from tests.thistle.test_cli import thistle
 from thistle.commands.evaluate import measure, show
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.trained import find_subject
 
 

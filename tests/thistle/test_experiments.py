@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from thistle.experiments.errors import UserError
 
+from thistle.experiments.errors import UserError
 from thistle.launch import Engine, Launch
 from thistle.prepare import make_experiment
 

@@ -6,10 +6,10 @@ import csv
 from pathlib import Path
 
 import pytest
-from thistle.experiments.runfolder import RunFolder, read_json
 
 from tests.thistle.test_cli import thistle
 from tests.thistle.test_sweep import FIXED, finished, write
+from thistle.experiments.runfolder import RunFolder, read_json
 
 pytestmark = pytest.mark.timeout(300)
 

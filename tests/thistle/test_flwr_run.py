@@ -16,14 +16,14 @@ from uuid import uuid4
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
+
+from tests import federations
+from thistle.engines.flower_programs import free_port
+from thistle.engines.keeper import MARK, sweep
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import ROOMS
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.server.environment import app_hash
-
-from tests import federations
-from thistle.engines.keeper import MARK, sweep
-from thistle.flower import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
@@ -110,7 +110,8 @@ def test_the_bundle_holds_the_rooms_and_nothing_else() -> None:
         tops = {name.split("/")[0] for name in archive.namelist()}
         package = [name for name in archive.namelist() if name.startswith("thistle/")]
     assert tops - {"LICENSE", ".info"} == {*ROOMS, "pyproject.toml", "thistle"}
-    assert package == ["thistle/__init__.py"]
+    compat = {path.name for path in (ROOT / "thistle" / "flower_compat").glob("*.py")}
+    assert set(package) == {"thistle/__init__.py"} | {f"thistle/flower_compat/{name}" for name in compat}
 
 
 @pytest.mark.ray

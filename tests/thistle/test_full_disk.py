@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from thistle.experiments.runfolder import RunFolder
 
 from tests.federations import model_sha
 from tests.thistle.test_cli import thistle
+from thistle.experiments.runfolder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["thistle", "run", "digits-clean", "--engine=inline", "--set=rounds=40", "--name=small"]

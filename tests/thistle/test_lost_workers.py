@@ -11,12 +11,12 @@ from typing import Any
 
 import psutil
 import pytest
-from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
 from tests.federations import model_sha, rounds, run, tiny
 from tests.thistle.staged import run_staged
 from thistle.engines.keeper import MARK
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

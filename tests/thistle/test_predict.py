@@ -12,14 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import RunFolder
-from thistle.tasks.sources import load_dataset
 
 import thistle
 from tests.federations import rounds, run, tiny
 from tests.thistle.test_cli import thistle as command
 from thistle.commands.predict import find_images
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import RunFolder
+from thistle.tasks.sources import load_dataset
 
 LEARNING: dict[str, Any] = {"rounds": 6, "client.lr": 0.5, "client.batch-size": 10, "task.partition": "iid"}
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2_grpc
 
-from thistle.flower import free_port
+from thistle.engines.flower_programs import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 

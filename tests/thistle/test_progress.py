@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from thistle.experiments.runfolder import RunFolder
 
 from thistle import progress
+from thistle.experiments.runfolder import RunFolder
 from thistle.progress import RunProgress, Tail, verdict_counts
 
 

@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json
 
 import thistle
 from tests.federations import TINY, model_sha, tiny
 from tests.federations import run as run_federation
 from thistle import progress, screen
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.progress import RunProgress
 
 pytestmark = pytest.mark.timeout(400)

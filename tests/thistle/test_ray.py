@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from thistle.experiments.runfolder import RunFolder, read_lines
 
 from tests.federations import model_sha, rounds, run, tiny
 from tests.server.test_hostile import TamperedGrid
 from tests.thistle.staged import run_staged
 from tests.thistle.test_cli import QUICK, start, thistle
+from thistle.experiments.runfolder import RunFolder, read_lines
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

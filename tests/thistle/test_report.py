@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import write_json
-from thistle.protocol.verdict import Verdict
 from typer.testing import CliRunner
 
 from tests.federations import model_sha, run, tiny
 from tests.pages import write_run, write_sweep
 from thistle.cli import app
+from thistle.experiments.errors import UserError
+from thistle.experiments.runfolder import write_json
+from thistle.protocol.verdict import Verdict
 from thistle.report import clients
 from thistle.report.clients import Truth, VerdictLog, client_map, distribution
 from thistle.report.page import file_page, report_data, run_map

@@ -15,7 +15,6 @@ import pytest
 
 from thistle.deploy import service as module
 from thistle.deploy.disk import LONG, DiskWatch, LogWatch
-from thistle.deploy.reasons import explain
 from thistle.deploy.service import DIE_WITH_PARENT, Service
 from thistle.deploy.supervisor import Supervisor
 
@@ -136,11 +135,3 @@ def test_a_log_that_is_too_long_is_emptied_under_its_writer(tmp_path: Path, said
         writer.write(b"next\n")
     assert long.read_text() == "next\n" and short.read_text() == "kept\n"
     assert len(said) == 1 and "long: emptied" in said[0]
-
-
-def test_flowers_last_words_in_plain_ones() -> None:
-    assert "add-node" in explain(
-        "x\nExit Code: 305 [code: 2004] Failed to activate SuperNode.\nFinished server process"
-    )
-    assert "clock" in explain("SuperNode terminated gracefully.")
-    assert explain("something else\n") == "something else"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
 from tests.federations import TINY, tiny
 from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
-from thistle.flower import EngineError
+from thistle.engines.flower_programs import EngineError
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.progress import RunProgress
 from thistle.sweeps.worker import Worker
 

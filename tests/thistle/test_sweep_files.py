@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
 
 from thistle.commands.sweep import tell
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
 from thistle.sweeps.cells import check_folder, identity
 from thistle.sweeps.expectations import Expectation, Finding, check
 from thistle.sweeps.files import Sweep, read_sweep

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from thistle.experiments.errors import UserError
 from typer.testing import CliRunner
 
 from tests.pages import finish, serving, write_run, write_sweep
 from tests.thistle.test_cli import start
 from thistle.cli import app
+from thistle.experiments.errors import UserError
 from thistle.report import live
 from thistle.report.live import Reader
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from thistle.experiments.plugins import ROOMS
-from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.server.environment import app_hash
 
 from tests.federations import model_sha, rounds
 from tests.thistle.test_cli import thistle
+from thistle.experiments.plugins import ROOMS
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.prepare import preset_names
+from thistle.server.environment import app_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
@@ -52,10 +52,11 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sources(root: Path) -> dict[str, bytes]:
-    """The rooms' files by their paths."""
-    files = [path for room in ROOMS for path in (root / room).rglob("*") if path.is_file()]
-    return {str(path.relative_to(root)): path.read_bytes() for path in files if "__pycache__" not in path.parts}
+def sources(root: Path, package: Path) -> dict[str, bytes]:
+    """The app's files by their paths: the rooms, and what is inside the package."""
+    folders = [*(root / room for room in ROOMS), package / "flower_compat"]
+    files = {path: folder.parent for folder in folders for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(at)): path.read_bytes() for path, at in files.items() if path.suffix != ".pyc"}
 
 
 def test_only_thistle_is_at_the_top(unpacked: Path) -> None:
@@ -65,7 +66,7 @@ def test_only_thistle_is_at_the_top(unpacked: Path) -> None:
 
 def test_the_whole_app_is_inside(unpacked: Path) -> None:
     app = unpacked / "thistle"
-    assert sources(app) == sources(ROOT)
+    assert sources(app, app) == sources(ROOT, ROOT / "thistle")
     assert (app / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
 
 
@@ -76,12 +77,12 @@ def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked
     command = [sys.executable, "-c", STAGE, "staged"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found, staged = json.loads(done.stdout), tmp_path / "staged"
     assert found["protocol"] == str(unpacked / "thistle" / "protocol" / "__init__.py")
     assert found["hash"] == app_hash()
     assert found["presets"] == preset_names() != []
-    assert sources(tmp_path / "staged") == sources(ROOT)
-    assert build_fab_from_disk(tmp_path / "staged"), "Flower accepts it"
+    assert sources(staged, staged / "thistle") == sources(ROOT, ROOT / "thistle")
+    assert build_fab_from_disk(staged), "Flower accepts it"
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_a_clean_installation_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    call("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    call("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), f"{wheel}[all]")
     listed = call("pip", "show", "-f", "thistle-fl").partition("Files:")[2].split()
     tops = {name.split("/")[0] for name in listed if not name.startswith("..")}  # ../../../bin/thistle
     assert {top for top in tops if not top.endswith(".dist-info")} == {"thistle"}

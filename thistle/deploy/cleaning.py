@@ -1,7 +1,4 @@
-"""What runs leave behind in a state: installed copies of the app, logs, rows of Flower's database.
-
-The one file that knows the tables of that database; tests/deploy/test_local.py notices an upgrade.
-"""
+"""What runs leave behind in a state: installed copies of the app, logs, rows of Flower's database."""
 
 from __future__ import annotations
 
@@ -13,13 +10,7 @@ from pathlib import Path
 
 from thistle.deploy.state import State
 from thistle.experiments.errors import UserError
-
-OLD_ROWS = (
-    "DELETE FROM task_logs WHERE task_id IN (SELECT task_id FROM task WHERE finished_at IS NOT NULL)",
-    "DELETE FROM fab WHERE NOT EXISTS (SELECT * FROM task WHERE task.fab_hash = fab.fab_hash AND finished_at IS NULL)",
-    "DELETE FROM nonce_store WHERE expires_at < unixepoch()",
-)
-"""Logs and app bundles of finished tasks; runs, nodes and keys stay."""
+from thistle.flower_compat.database import OLD_ROWS
 
 
 def clean(state: State) -> Iterator[str]:

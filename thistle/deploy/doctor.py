@@ -21,11 +21,10 @@ from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
 from thistle.deploy.versions import PACKAGES, versions
 from thistle.experiments.errors import UserError
+from thistle.flower_compat.fleet import AHEAD, BEHIND
 from thistle.protocol.text import printable
 
 PATIENCE = 10.0
-AHEAD, BEHIND = 5.0, 300.0
-"""Seconds by which a node's clock may differ: beyond that the SuperLink refuses it, without a word."""
 
 
 @dataclass(frozen=True)

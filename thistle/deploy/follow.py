@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from thistle.engines.flower_programs import NAME, EngineError, Flwr, tool
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, write_json
-from thistle.flower import NAME, EngineError, Flwr, tool
 from thistle.progress import RunProgress
 from thistle.protocol.announce import heard
 from thistle.protocol.text import last_line

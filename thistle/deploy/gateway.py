@@ -21,25 +21,13 @@ from thistle.deploy.programs import LOOPBACK, ServerFiles
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
+from thistle.engines.flower_programs import flower_environment
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_atomically
-from thistle.flower import flower_environment
+from thistle.flower_compat import fleet
 
-FLEET = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
-"""What an authenticated node asks for; registering is not among it."""
 BODY = "6m"
-"""Flower cuts arrays into chunks of 5 MiB."""
+"""More than a chunk of Flower's: `fleet.CHUNK`."""
 CONNECTIONS, REQUESTS = 64, 200
 """An address may have so many connections, and so many requests a second; beyond that: 503, which nodes retry."""
 
@@ -80,7 +68,7 @@ http {{
     proxy_buffering off;
     limit_conn connections {connections};
     limit_req zone=requests burst={burst} nodelay;
-    location ~ ^/v1/fleet/({fleet})$ {{
+    location ~ ^{prefix}({fleet})$ {{
       proxy_pass https://superlink;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
@@ -121,7 +109,8 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
         certificate=_plain(files.certificate),
         key=_plain(files.key),
         ca=_plain(files.ca),
-        fleet="|".join(FLEET),
+        prefix=fleet.PREFIX,
+        fleet="|".join(fleet.ROUTES),
         body=BODY,
         connections=CONNECTIONS,
         requests=REQUESTS,

@@ -12,10 +12,10 @@ from typing import Any
 
 from thistle.deploy.nodeconfig import MOST
 from thistle.deploy.state import State
+from thistle.engines.flower_programs import NAME, Flwr
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import read_json, write_json
 from thistle.experiments.settings import parse_ids
-from thistle.flower import NAME, Flwr
 from thistle.protocol.text import last_line
 
 

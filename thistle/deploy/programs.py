@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from thistle.deploy.health import grpc_serving
-from thistle.deploy.reasons import explain
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
-from thistle.flower import flower_environment, free_port, tool
+from thistle.engines.flower_programs import flower_environment, free_port, tool
+from thistle.flower_compat.supernode_log import ADMITTED, explain
 from thistle.server.hosts import BINDINGS
 
 LOOPBACK = "127.0.0.1"
@@ -63,7 +63,7 @@ def supernode(
     apart = ["--isolation", "process", "--superexec-auth-secret-file", str(state.secret())]
     command = [tool("flower-supernode"), *secure, *known, *where, *apart, "--node-config", config]
     node = _service(name, state, command, health)
-    node.sign, node.explain = "SuperNode ID", explain
+    node.sign, node.explain = ADMITTED, explain
     looks = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": LOOKS}
     return [node, _superexec(f"{name}-superexec", state, port, None, node, looks)]
 

@@ -8,18 +8,17 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from uuid import uuid4
 
 import numpy as np
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from thistle.attacks.roles import SIMULATED
 from thistle.experiments.experiment import Experiment
+from thistle.flower_compat.error_codes import ErrorCode
+from thistle.flower_compat.messages import identify, name_message
 
 
 class InlineGrid(Grid):
@@ -38,8 +37,7 @@ class InlineGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
-            # Flower's own grids name a message in the same way: there is no public setter.
-            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            name = name_message(message)
             self._pending[name] = message
             ids.append(name)
         return ids
@@ -78,11 +76,6 @@ class InlineGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-
-def identify() -> None:
-    """Say who we are, as a Flower process would: `Message` refuses to be made otherwise."""
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
 def run_inline(experiment: Experiment) -> None:

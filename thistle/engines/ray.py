@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from thistle.engines.flower_programs import EngineError
 from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.flower import EngineError
 from thistle.progress import RunProgress
 from thistle.protocol.text import last_line
 

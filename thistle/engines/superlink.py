@@ -18,24 +18,18 @@ from uuid import uuid4
 import tomli_w
 
 from thistle.addresses import parse_address
-from thistle.engines.keeper import sweep
+from thistle.engines.flower_programs import EngineError, Flwr, flower_environment, free_port, tool, write_connection
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import nest
-from thistle.flower import EngineError, Flwr, flower_environment, free_port, tool, write_connection
+from thistle.flower_compat.ray_environment import PRIVATE_RAY
 from thistle.protocol.text import last_line
 from thistle.staging import stage_app, stage_code
 
 APP = "thistle-fl"
+KEEPER = Path(__file__).with_name("keeper.py")
 START = 60.0
 """Seconds within which a SuperLink must answer."""
-
-_PRIVATE_RAY = {
-    "RAY_ADDRESS": "local",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's way to say: loopback only
-    "RAY_task_events_report_interval_ms": "0",  # nobody asks Ray for the history of its tasks, which only grows
-    "RAY_prestart_worker_first_driver": "0",  # Flower's workers want another environment than those
-}
 
 
 class PrivateSuperLink:
@@ -56,17 +50,8 @@ class PrivateSuperLink:
         write_connection(self.home, address)
         self.environment = _environment(self.home, self.ray_address)
         self.flwr = Flwr(self.environment)
-        command = [
-            tool("flower-superlink"),
-            "--insecure",
-            "--simulation",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            f"{self.port}",
-        ]
         self.keeper = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("keeper.py")), self.session, str(self.home), *command],
+            [sys.executable, str(KEEPER), self.session, str(self.home), *command(self.port)],
             env=self.environment,
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -75,6 +60,8 @@ class PrivateSuperLink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        from thistle.engines.keeper import sweep  # which needs psutil
+
         if self.keeper.stdin:
             self.keeper.stdin.close()
         try:
@@ -137,6 +124,11 @@ class PrivateSuperLink:
         return self.flwr.status(run_id)
 
 
+def command(port: int) -> list[str]:
+    """Flower's, for a SuperLink that simulates; on this machine only."""
+    return [tool("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", f"{port}"]
+
+
 def check_address(address: str) -> None:
     """Whether a Ray cluster could be there; Ray itself would try for a minute, and say it at length."""
     where = parse_address("runtime.ray-address =", address, "as `ray start --head` shows it")
@@ -148,7 +140,7 @@ def check_address(address: str) -> None:
 
 def _environment(home: Path, ray_address: str) -> dict[str, str]:
     """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
-    ray = {"RAY_ADDRESS": ray_address} if ray_address else _PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
+    ray = {"RAY_ADDRESS": ray_address} if ray_address else PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     return {
         **flower_environment(home),

@@ -161,7 +161,8 @@ class Headers:
 def make_server(roots: Sequence[Path], host: str) -> uvicorn.Server:
     """A server for sockets that listen already."""
     app = make_app(roots, host)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, server_header=False))
+    config = uvicorn.Config(app, ws="none", log_level="warning", timeout_graceful_shutdown=5, server_header=False)
+    server = uvicorn.Server(config)
     app.state.server = server
     return server
 

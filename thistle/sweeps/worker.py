@@ -18,10 +18,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from thistle.engines.flower_programs import EngineError
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.flower import EngineError
 from thistle.progress import RunProgress
 from thistle.protocol.text import last_line
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import RecordDict
-from thistle.protocol import cohort
 
 from tests.hostile import HOSTILE
+from thistle.protocol import cohort
 
 FIRST = 6
 BUFFERS = [name for name, (_, reason) in HOSTILE.items() if reason == "buffers"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from thistle.protocol import cohort
-
 from tests.deploy.odd.hostile import BUFFERS, pack
+from thistle.protocol import cohort
 
 
 def act() -> None:

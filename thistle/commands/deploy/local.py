@@ -13,8 +13,8 @@ from thistle.deploy.programs import LOOPBACK, server_superexec, superlink, super
 from thistle.deploy.service import Service
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
+from thistle.engines.flower_programs import free_port, write_connection
 from thistle.experiments.errors import UserError
-from thistle.flower import free_port, write_connection
 from thistle.screen import say
 
 

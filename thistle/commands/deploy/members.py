@@ -12,8 +12,8 @@ from thistle.commands.options import ServerState
 from thistle.deploy.follow import shown_environment
 from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
+from thistle.engines.flower_programs import NAME, Flwr, flower_environment
 from thistle.experiments.errors import UserError
-from thistle.flower import NAME, Flwr, flower_environment
 from thistle.screen import results, say
 
 

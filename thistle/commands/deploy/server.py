@@ -15,9 +15,9 @@ from thistle.deploy.health import accepts
 from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
+from thistle.engines.flower_programs import write_connection
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
-from thistle.flower import write_connection
 from thistle.screen import say
 
 

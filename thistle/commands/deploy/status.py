@@ -10,8 +10,8 @@ from thistle.commands.options import ServerState
 from thistle.deploy.health import all_answers
 from thistle.deploy.members import Members, listed
 from thistle.deploy.state import State, running_server
+from thistle.engines.flower_programs import NAME, Flwr, flower_environment
 from thistle.experiments.runfolder import RunFolder, read_lines
-from thistle.flower import NAME, Flwr, flower_environment
 from thistle.screen import results, table
 
 

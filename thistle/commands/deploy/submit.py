@@ -16,12 +16,12 @@ from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
 from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
+from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
 from thistle.engines.superlink import APP
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
 from thistle.experiments.settings import Run
-from thistle.flower import NAME, EngineError, Flwr, flower_environment
 from thistle.launch import show_summary
 from thistle.prepare import make_experiment
 from thistle.progress import RunProgress

@@ -1,9 +1,15 @@
-"""What the last words of a SuperNode mean, and what to do."""
+"""What a SuperNode says in its log when it has begun its work, and what its last words mean.
+
+It has no other way to tell: its exit code is the same for all of them, and its health service answers before the
+SuperLink has admitted it.
+"""
 
 from __future__ import annotations
 
 from thistle.protocol.text import last_line
 
+ADMITTED = "SuperNode ID"
+"""Said once the SuperLink has taken it."""
 REASONS = (
     (
         "code: 2004",

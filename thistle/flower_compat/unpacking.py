@@ -6,7 +6,7 @@ there yet; after a process that was killed halfway, every later one does. Here a
 the folder is there with all its files, or it is not there.
 
 Flower's superexecs start these programs by name, so that small programs of the same names, first on their PATH, are
-what they find. tests/thistle/test_unpacking.py notices an upgrade.
+what they find. tests/flower_compat/test_unpacking.py notices an upgrade.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from flwr.cli import install
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 
-from thistle import unpacking
-from thistle.flower import flower_environment
+from thistle.engines.flower_programs import flower_environment
+from thistle.flower_compat import unpacking
+from thistle.flower_compat.unpacking import PROGRAMS, programs, unpack_whole
 from thistle.staging import stage_app
-from thistle.unpacking import PROGRAMS, programs, unpack_whole
 
 TIMES = 100
 
@@ -118,7 +118,7 @@ def test_they_unpack_as_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "entry_points", lambda **_: [Program()])
     with pytest.raises(SystemExit) as end:
         unpacking.become(PROGRAMS[0])
-    assert end.value.code == "thistle.unpacking"
+    assert end.value.code == "thistle.flower_compat.unpacking"
 
 
 def test_the_programs_are_written_anew_where_python_is_another(tmp_path: Path) -> None:

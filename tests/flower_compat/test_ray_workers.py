@@ -1,4 +1,4 @@
-"""What thistle.client.workers replaces in Flower is still there, and still looks as it did."""
+"""What thistle.flower_compat.ray_workers replaces in Flower is still there, and still looks as it did."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
-from thistle.client import workers
+
+from thistle.flower_compat import ray_workers as workers
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,6 @@ def test_flower_calls_what_is_replaced() -> None:
 def test_repairing_twice_is_repairing_once() -> None:
     workers.repair()
     backend: Any = raybackend.RayBackend
-    assert backend.__module__ == "thistle.client.workers"
+    assert backend.__module__ == "thistle.flower_compat.ray_workers"
     workers.repair()
     assert raybackend.RayBackend is backend

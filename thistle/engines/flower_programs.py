@@ -14,8 +14,8 @@ from typing import Any
 
 import tomli_w
 
+from thistle.flower_compat.unpacking import programs
 from thistle.protocol.text import last_line
-from thistle.unpacking import programs
 
 NAME = "thistle"
 """What the connection to the SuperLink is called in Flower's config.toml."""

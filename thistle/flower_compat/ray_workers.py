@@ -1,10 +1,9 @@
-"""Flower's Ray workers, repaired. The one file that reaches below Flower's public interface for them.
+"""Flower's Ray workers, repaired.
 
 Flower puts a worker that died back into its pool, where it fails every later message at once; it serves at most
 cores + 4 workers; it looks for messages ten times a second and tells nobody of replies; it starts as many workers as
 a cluster has processors and gives them no code. Flower loads the ClientApp in the process that owns the workers
 before it makes them, so that importing `thistle.client.app` is the moment to put this right.
-tests/client/test_workers.py notices an upgrade.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _repaired(raybackend: Any) -> Any:
                 self.workers = MOST  # as many as that Ray has processors
                 return
             self.workers = int(arguments.pop("num_cpus", MOST))  # a cluster has what it has
-            root = Path(__file__).resolve().parent.parent
+            root = Path(__file__).resolve().parents[2]
             environment = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
             ray.init(runtime_env={"working_dir": str(root), "env_vars": environment}, **arguments)
 
