@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from thistle.flower_compat.error_codes import ErrorCode
 from thistle.protocol.cohort import ACTION, pack_request, unpack_replies
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REQUESTS
