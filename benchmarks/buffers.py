@@ -163,8 +163,8 @@ def networks() -> Iterator[list[str]]:
         KNOWN.clear()
         without = accuracy(keys, liars)[-1]
         for lie in ("mean 1e6", "variance 1e6"):
-            harm = accuracy(keys, liars, WHEN["always"], lie)[-1] - without
-            yield [name, f"{10 * liars} %", lie, f"{without:.1f}", f"{harm:+.1f}"]
+            change = accuracy(keys, liars, WHEN["always"], lie)[-1] - without
+            yield [name, f"{10 * liars} %", lie, f"{without:.1f}", f"{change:+.1f}"]
 
 
 def heading(full: bool) -> list[str]:
@@ -191,7 +191,7 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     if options.networks:
-        titles, rows = ["network", "liars", "lie", "without them", "harm"], networks()
+        titles, rows = ["network", "liars", "lie", "without them", "with their lies"], networks()
     else:
         titles = ["strategy", *heading(options.full)]
         rows = ([name, *measure(name, options.full)] for name in options.strategies.split(","))

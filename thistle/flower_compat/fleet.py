@@ -25,4 +25,4 @@ REFUSED = ("register-node", "unregister-node")
 CHUNK = 5 * 2**20
 """Bytes: Flower cuts arrays into pieces of this size, each a request of its own."""
 AHEAD, BEHIND = 5.0, 300.0
-"""Seconds by which a node's clock may differ: beyond that the SuperLink refuses it, without a word."""
+"""Seconds by which a node's clock may differ: beyond that the SuperLink refuses it and does not say why."""
