@@ -126,6 +126,8 @@ OWN_UPDATE = ("fltrust", "foolsgold", "dsvd", "fedcpa", "none")
 """Aggregators that look at each client's own update."""
 
 
+WEIGHING = ("mean", "geometric-median", "dsvd", "fedcpa")
+"""Aggregators that can weigh clients by their data size."""
 AUTO_CLIP = 1.5
 """client.clip = "auto" in a deployment, for rules that follow a single client as far as it goes."""
 MEANS = ("mean", "foolsgold", "fedcpa")
@@ -164,7 +166,22 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
         flat["client.clip"] = AUTO_CLIP if deployed and is_mean(Experiment.of(flat).strategy) else "off"
     resolved = Experiment.of(flat)
     check_strategy(resolved)
+    if experiment.strategy.weighted is True:
+        _check_weighted(resolved.strategy)
     return resolved
+
+
+def _check_weighted(wanted: Any) -> None:
+    """Weights by data size were asked for: refused where the rule has none."""
+    if wanted.name.startswith("flwr-"):
+        raise UserError(
+            f"strategy.weighted = true: {wanted.name} is Flower's own and weighs as it does; leave it default"
+        )
+    if not is_own(wanted.name) and wanted.aggregator not in WEIGHING:
+        raise UserError(
+            f"strategy.weighted = true: {wanted.aggregator} gives every client the same say; "
+            f"rules that weigh clients: {', '.join(WEIGHING)}"
+        )
 
 
 def is_mean(wanted: Any) -> bool:

@@ -175,6 +175,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "strategy.gamma = 0.5 needs server data; set task.server-data",
     ),
     "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.aggregator = fltrust needs server data"),
+    "weights of a median": (
+        {"name": "median", "weighted": True},
+        "strategy.weighted = true: median gives every client the same say",
+    ),
+    "weights of centered clipping": (
+        {"name": "fedavg", "aggregator": "centered-clipping", "tau": 1.0, "weighted": True},
+        "strategy.weighted = true: centered-clipping gives every client the same say",
+    ),
+    "weights of Flower's": ({"name": "flwr-krum", "weighted": True}, "strategy.weighted = true: flwr-krum is Flower's"),
     "statistics of no data": (
         {"name": "fedavg", "batch-norm": "server", "task.server-data": "none"},
         "strategy.batch-norm = server needs server data; set task.server-data",
