@@ -158,6 +158,9 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
     own = {**COMMON, **_base_defaults(experiment.strategy), **find(experiment.strategy.name).defaults}
     if flat["strategy.scale"] == "paper":
         own["temperature"] = PAPER_TEMPERATURE
+    aggregator = own["aggregator"] if flat["strategy.aggregator"] == "default" else flat["strategy.aggregator"]
+    if aggregator not in WEIGHING:
+        own["weighted"] = False
     for name, value in own.items():
         if flat[f"strategy.{name}"] == "default":
             flat[f"strategy.{name}"] = value

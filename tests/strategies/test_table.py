@@ -196,6 +196,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_what_was_resolved_is_not_refused_when_it_is_resolved_again() -> None:
+    once = resolve(experiment(name="fedavg", aggregator="median"))
+    assert once.strategy.weighted is False
+    assert resolve(once) == once
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_in_one_line(case: str) -> None:
     keys, message = REFUSED[case]
