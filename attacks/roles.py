@@ -50,6 +50,12 @@ def attackers(attack: Attack, clients: int, seed: int) -> frozenset[int]:
     return frozenset(order[:count].tolist())
 
 
+def nobody_attacks(experiment: Experiment) -> bool:
+    """Whether an attack is named that no client carries out."""
+    attack = experiment.attack
+    return attack.kind != "none" and not attackers(attack, experiment.task.clients, experiment.seed)
+
+
 @lru_cache(maxsize=8)
 def sign_flippers(attack: Attack, clients: int, seed: int) -> frozenset[int]:
     """`mix`: the half of the attackers that flips signs (the larger one, if they are odd)."""

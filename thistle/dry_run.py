@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from thistle.engines.inline import InlineGrid
+from thistle.engines.inline import InlineGrid, quiet_flower
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import explain
@@ -26,13 +24,8 @@ KEY = "strategy.name"
 
 def dry_run(experiment: Experiment, task: Task) -> None:
     """One round without clients: each reply is the model that was sent, and a little noise."""
-    flower = logging.getLogger("flwr")
-    level = flower.level
-    flower.setLevel(logging.ERROR)  # what Flower's strategies say of their rounds
-    try:
+    with quiet_flower():
         _one_round(experiment, task)
-    finally:
-        flower.setLevel(level)
 
 
 def _one_round(experiment: Experiment, task: Task) -> None:

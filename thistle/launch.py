@@ -67,6 +67,7 @@ class Launch:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
+        from thistle.attacks.roles import nobody_attacks
         from thistle.attacks.table import check_attack
         from thistle.forecast import plan
         from thistle.tasks.training import pick_device
@@ -76,6 +77,8 @@ class Launch:
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
+        if not self.quiet and nobody_attacks(experiment):
+            say(f"attack.kind = {experiment.attack.kind}: nobody attacks; set attack.fraction or attack.clients")
         if is_own(experiment.strategy.name):
             from thistle.dry_run import dry_run
 

@@ -92,6 +92,21 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str],
     assert expected in complaint("run", *arguments, cwd=tmp_path)
 
 
+def test_flowers_own_strategies_are_quiet_too(tmp_path: Path) -> None:
+    done = thistle(
+        "run", "digits-clean", "--quiet", "--engine", "inline", *QUICK, "--set=strategy.name=flwr-fedavg", cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_an_attack_that_nobody_carries_out_is_pointed_out(tmp_path: Path) -> None:
+    arguments = ["run", "digits-clean", "--engine", "inline", *QUICK, "--set=attack.kind=sign-flip"]
+    done = thistle(*arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "attack.kind = sign-flip: nobody attacks; set attack.fraction or attack.clients" in done.stderr
+    assert "nobody attacks" not in thistle(*arguments, "--set=attack.fraction=0.3", cwd=tmp_path).stderr
+
+
 def test_the_demo_goes_to_the_cluster_that_it_is_given(tmp_path: Path) -> None:
     line = complaint("demo", "--set", "runtime.ray-address=127.0.0.1:1", cwd=tmp_path)
     assert "runtime.ray-address" in line and "nobody answers there" in line

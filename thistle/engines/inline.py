@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import threading
 import traceback
@@ -93,9 +94,21 @@ _one_at_a_time = threading.RLock()
 
 
 @contextmanager
+def quiet_flower() -> Iterator[None]:
+    """Without what Flower's strategies log of their rounds, of which progress and run folder tell already."""
+    flower = logging.getLogger("flwr")
+    level = flower.level
+    flower.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        flower.setLevel(level)
+
+
+@contextmanager
 def undisturbed() -> Iterator[None]:
     """Give the process back as it was: a run seeds the global generators, sets torch's threads and freezes garbage."""
-    with _one_at_a_time:
+    with _one_at_a_time, quiet_flower():
         frozen = gc.get_freeze_count()
         states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
         try:
