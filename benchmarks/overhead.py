@@ -77,7 +77,7 @@ def staged(target: Path) -> Path:
     """The product's app, its clients exchanged."""
     app = stage_app(target)
     for room in ("tasks", "client", "server"):
-        shutil.copy(HERE / "echo" / f"{room}.py", app / room / "echo.py")
+        shutil.copy(HERE / "echo" / f"{room}.py", app / "thistle" / room / "echo.py")
     project = app / "pyproject.toml"
     text = project.read_text(encoding="utf-8")
     for room in ("client", "server"):

@@ -9,9 +9,14 @@ thistle.load("runs/digits-mix").predict(["seven.png"])
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+_package = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_package, "protocol")):  # a checkout: the rooms lie beside this folder
+    __path__.append(os.path.dirname(_package))  # before anything else: another thread may be importing a room
+
+from collections.abc import Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from thistle.experiments.errors import RunFailed, UserError
@@ -35,10 +40,6 @@ __all__ = [
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """One thread per process: more give other bits, and on busy cores they cost time. Read when numpy is imported."""
-
-_PACKAGE = Path(__file__).resolve().parent
-if not (_PACKAGE / "protocol").is_dir():  # a checkout or a staged app: the rooms lie beside this folder
-    __path__.append(str(_PACKAGE.parent))
 
 
 def run(

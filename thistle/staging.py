@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,29 +11,30 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import APP, ROOMS, STAGED, pinned_files
 from thistle.experiments.runfolder import write_atomically
 
-INCLUDE = "fab-include = ["
+INCLUDED = re.compile(r"^fab-include = \[.*?^\]$", re.MULTILINE | re.DOTALL)
+INSIDE = 'fab-include = ["/thistle/**/*.py"]'
 COMPAT = "flower_compat"
 
 
 def stage_app(target: Path) -> Path:
-    """Copy the rooms, pyproject.toml, and of `thistle` itself what the rooms need of it, into `target`."""
+    """The app in `target`: pyproject.toml, and a `thistle` with the rooms inside, as in the wheel, and nothing else.
+
+    Not beside it, as in a checkout: Flower imports the two apps in two threads, and one that finds `thistle` half
+    imported does not wait until its path is complete.
+    """
     package = Path(thistle.__file__).parent
-    folders = {APP / room: target / room for room in ROOMS} | {package / COMPAT: target / "thistle" / COMPAT}
-    for source, copy in folders.items():
-        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    shutil.copy(APP / "pyproject.toml", target / "pyproject.toml")
+    for folder in (*(APP / room for room in ROOMS), package / COMPAT):
+        copy = target / "thistle" / folder.name
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copy(package / "__init__.py", target / "thistle" / "__init__.py")
+    project = (APP / "pyproject.toml").read_text(encoding="utf-8")
+    (target / "pyproject.toml").write_text(INCLUDED.sub(INSIDE, project, count=1), encoding="utf-8")
     return target
 
 
 def stage_code(app: Path, experiment: Experiment) -> None:
     """Add the modules of the user's that the experiment names; other experiments' stay."""
-    files = pinned_files(experiment.flat())
-    for (digits, name), content in files.items():
-        (app / STAGED / digits).mkdir(parents=True, exist_ok=True)
-        write_atomically(app / STAGED / digits / name, content)
-    project = app / "pyproject.toml"
-    text = project.read_text(encoding="utf-8")
-    pattern = f'"/{STAGED}/**/*.py"'
-    if files and pattern not in text:  # Flower refuses a pattern that matches nothing
-        write_atomically(project, text.replace(INCLUDE, f"{INCLUDE}{pattern}, ", 1).encode())
+    for (digits, name), content in pinned_files(experiment.flat()).items():
+        folder = app / "thistle" / STAGED / digits
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / name, content)

@@ -25,7 +25,7 @@ def run_staged(
     folder.create()
     with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
         link.app = stage_app(link.home / APP)
-        (link.app / "client" / "staged.py").write_text(source)
+        (link.app / "thistle" / "client" / "staged.py").write_text(source)
         project = link.app / "pyproject.toml"
         project.write_text(project.read_text().replace("thistle.client.app:app", "thistle.client.staged:app"))
         link.wait_until_ready()

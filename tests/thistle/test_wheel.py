@@ -81,7 +81,7 @@ def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked
     assert found["protocol"] == str(unpacked / "thistle" / "protocol" / "__init__.py")
     assert found["hash"] == app_hash()
     assert found["presets"] == preset_names() != []
-    assert sources(staged, staged / "thistle") == sources(ROOT, ROOT / "thistle")
+    assert sources(staged / "thistle", staged / "thistle") == sources(ROOT, ROOT / "thistle")
     assert build_fab_from_disk(staged), "Flower accepts it"
 
 
