@@ -55,6 +55,7 @@ KNOWN: dict[bytes, dict[int, Any]] = {}
 
 SMALL: dict[str, Any] = {
     "rounds": 20,
+    "stop.lost-rounds": 0,
     "task.clients": 10,
     "task.train-size": 600,
     "task.partition": "dirichlet-even",

@@ -48,6 +48,7 @@ ATTACKER, ROUND, ROUNDS = 3, 10, 20
 DIRECTIONS = ("mean", "own", "random")
 SETTINGS: dict[str, Any] = {
     "rounds": ROUNDS,
+    "stop.lost-rounds": 0,
     "task.clients": 10,
     "client.per-round": 10,
     "client.epochs": 1,

@@ -6,6 +6,7 @@ import csv
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -69,7 +70,11 @@ def wait_for(home: Path, count: int) -> None:
 
 
 def our_workers(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children(recursive=True) if "thistle.sweeps.worker" in " ".join(child.cmdline())]
+    found = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it may end while we look
+            found += [child] if "thistle.sweeps.worker" in " ".join(child.cmdline()) else []
+    return found
 
 
 def test_a_sweep_that_was_killed_half_way_yields_the_same_table(tmp_path: Path) -> None:
