@@ -27,8 +27,10 @@ def stage_app(target: Path) -> Path:
         copy = target / "thistle" / folder.name
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copy(package / "__init__.py", target / "thistle" / "__init__.py")
-    project = (APP / "pyproject.toml").read_text(encoding="utf-8")
-    (target / "pyproject.toml").write_text(INCLUDED.sub(INSIDE, project, count=1), encoding="utf-8")
+    project = INCLUDED.sub(INSIDE, (APP / "pyproject.toml").read_text(encoding="utf-8"), count=1)
+    for room in ("server", "client"):
+        project = project.replace(f'"flower_app:{room}"', f'"thistle.{room}.app:app"')
+    (target / "pyproject.toml").write_text(project, encoding="utf-8")
     return target
 
 

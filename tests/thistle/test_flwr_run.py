@@ -109,7 +109,7 @@ def test_the_bundle_holds_the_rooms_and_nothing_else() -> None:
     with zipfile.ZipFile(BytesIO(bundle)) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
         package = [name for name in archive.namelist() if name.startswith("thistle/")]
-    assert tops - {"LICENSE", ".info"} == {*ROOMS, "pyproject.toml", "thistle"}
+    assert tops - {"LICENSE", ".info"} == {*ROOMS, "pyproject.toml", "thistle", "flower_app.py"}
     compat = {path.name for path in (ROOT / "thistle" / "flower_compat").glob("*.py")}
     assert set(package) == {"thistle/__init__.py"} | {f"thistle/flower_compat/{name}" for name in compat}
 
