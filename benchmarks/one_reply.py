@@ -39,9 +39,9 @@ from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.protocol.factors import to_factors
 from thistle.protocol.layout import to_record, to_state
 from thistle.server import federation
-from thistle.server.guard import Expected, Guard, Inspection
-from thistle.server.payload import FARTHEST, LARGEST
-from thistle.server.reply import Reply
+from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.guard.payload import FARTHEST, LARGEST
+from thistle.server.transport.reply import Reply
 from thistle.strategies.table import AUTO_CLIP, STRATEGIES
 
 ATTACKER, ROUND, ROUNDS = 3, 10, 20

@@ -187,7 +187,7 @@ def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
 
 
 def as_array(values: np.ndarray) -> Array:
-    """The bytes that a checked array (thistle.server.payload) is a view of, or else what `to_array` makes of it."""
+    """The bytes that a checked array is a view of (server/guard/payload.py), or else what `to_array` makes of it."""
     data = values.base
     return Array(str(values.dtype), values.shape, NUMPY, data) if isinstance(data, bytes) else to_array(values)
 

@@ -24,7 +24,7 @@ from thistle.flower_compat.runtime_api import is_deployed, sit_out_errors, when_
 from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
-from thistle.server.remote import STOPPED, RemoteGrid
+from thistle.server.transport.remote import STOPPED, RemoteGrid
 from thistle.strategies.table import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task

@@ -28,19 +28,19 @@ from thistle.protocol.layout import Layout, record_bytes, sha256, to_record, to_
 from thistle.protocol.records import config_of
 from thistle.protocol.text import last_line
 from thistle.protocol.verdict import Verdict
-from thistle.server.casting import cast_aggregate
-from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from thistle.server.clipping import Clipping
-from thistle.server.detection import UNKNOWN, Truth
-from thistle.server.environment import environment
 from thistle.server.evaluation import Evaluation
-from thistle.server.grid import CohortGrid
-from thistle.server.guard import Expected, Guard, Inspection
-from thistle.server.hosts import Hosts, read_bindings
-from thistle.server.recorder import Recorder
-from thistle.server.remote import STOPPED
-from thistle.server.reply import Reply
+from thistle.server.guard.casting import cast_aggregate
+from thistle.server.guard.clipping import Clipping
+from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.server.recording.detection import UNKNOWN, Truth
+from thistle.server.recording.environment import environment
+from thistle.server.recording.recorder import Recorder
 from thistle.server.stopping import is_lost, why_ended, why_lost
+from thistle.server.transport.grid import CohortGrid
+from thistle.server.transport.hosts import Hosts, read_bindings
+from thistle.server.transport.remote import STOPPED
+from thistle.server.transport.reply import Reply
 from thistle.strategies.build import make_strategy
 from thistle.strategies.flower import as_messages, fit
 from thistle.strategies.memory import recall, remind

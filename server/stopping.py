@@ -12,7 +12,7 @@ from typing import Any
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Stop
 from thistle.protocol.verdict import Verdict
-from thistle.server.casting import NONE, NOT_FINITE
+from thistle.server.guard.casting import NONE, NOT_FINITE
 
 
 def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:

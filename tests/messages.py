@@ -6,7 +6,7 @@ from flwr.app import Error, Message, RecordDict
 
 from thistle.flower_compat.error_codes import ErrorCode
 from thistle.flower_compat.messages import identify
-from thistle.server.reply import Reply
+from thistle.server.transport.reply import Reply
 
 identify()
 

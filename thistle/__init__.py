@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 if TYPE_CHECKING:
     from thistle.experiments.errors import RunFailed, UserError
     from thistle.results import Run, SweepFailed, SweepResult
-    from thistle.server.guarded import Guarded
+    from thistle.server.guard.guarded import Guarded
     from thistle.trained import Prediction
 
 __all__ = [
@@ -110,7 +110,7 @@ def open_run(run: str | Path, out: str | Path = "runs") -> Run:
 
 if not TYPE_CHECKING:  # so that mypy still knows which names there are
     _CLASSES = {
-        "Guarded": "thistle.server.guarded",
+        "Guarded": "thistle.server.guard.guarded",
         "Prediction": "thistle.trained",
         "Run": "thistle.results",
         "RunFailed": "thistle.experiments.errors",

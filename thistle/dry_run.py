@@ -12,7 +12,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import explain
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import Layout, State, to_record
-from thistle.server.casting import cast_aggregate
+from thistle.server.guard.casting import cast_aggregate
 from thistle.strategies.build import make_strategy
 from thistle.strategies.flower import fit
 from thistle.strategies.pipeline import Pipeline

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.messages import reply
 from thistle.protocol.layout import Layout, load_record, to_record
-from thistle.server.casting import cast_aggregate
+from thistle.server.guard.casting import cast_aggregate
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 def save(folder: Path, *numbers: int) -> None:

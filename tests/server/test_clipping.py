@@ -18,8 +18,8 @@ from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record
-from thistle.server.clipping import WINDOW, Clipping, length, lower_median
-from thistle.server.guard import Inspection
+from thistle.server.guard.clipping import WINDOW, Clipping, length, lower_median
+from thistle.server.guard.inspection import Inspection
 from thistle.strategies.table import STRATEGIES
 
 QUICK = settings(max_examples=60, deadline=None, database=None)

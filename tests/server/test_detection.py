@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.verdict import Kind, Verdict
-from thistle.server.detection import Score, Truth
+from thistle.server.recording.detection import Score, Truth
 
 COUNT = st.integers(0, 50)
 SCORES = st.builds(Score, COUNT, COUNT, COUNT, COUNT)

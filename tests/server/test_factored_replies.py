@@ -18,7 +18,7 @@ from thistle.protocol.factors import SIGMA, U, V, factored, layer_rank, sides, t
 from thistle.protocol.layout import Layout, record_bytes, to_record, to_state
 from thistle.protocol.svd import thin_svd
 from thistle.protocol.verdict import Verdict
-from thistle.server.guard import Expected, Guard, Inspection
+from thistle.server.guard.inspection import Expected, Guard, Inspection
 from thistle.strategies.flower import as_messages
 
 CLASSES, CLIENT, OTHER, RANK = 3, 4, 7, 0.5

@@ -19,9 +19,9 @@ from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import to_record
-from thistle.server.dispatch import balance
-from thistle.server.grid import CohortGrid
-from thistle.server.hosts import Hosts
+from thistle.server.transport.dispatch import balance
+from thistle.server.transport.grid import CohortGrid
+from thistle.server.transport.hosts import Hosts
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
 

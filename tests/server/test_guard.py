@@ -16,7 +16,7 @@ from tests.hostile import HOSTILE, arrays_of, header, with_array, with_metric
 from tests.messages import error_reply, reply, unchecked
 from thistle.protocol.layout import Layout, to_record, to_state
 from thistle.protocol.verdict import Verdict
-from thistle.server.guard import Expected, Guard, Inspection
+from thistle.server.guard.inspection import Expected, Guard, Inspection
 from thistle.strategies.flower import as_messages
 
 CLIENTS = range(10)

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from thistle.experiments.errors import UserError
-from thistle.server.hosts import BINDINGS, Hosts, read_bindings
+from thistle.server.transport.hosts import BINDINGS, Hosts, read_bindings
 
 
 def answer(claim: object = "", **more: object) -> RecordDict:

@@ -15,7 +15,7 @@ from thistle.client import honest
 from thistle.client.app import APPS
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.server.checkpoint import load_checkpoint
+from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies.pipeline import Pipeline
 
 Break = Callable[[Callable[[int, int], bool]], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.protocol.verdict import Verdict
-from thistle.server.recorder import Recorder
+from thistle.server.recording.recorder import Recorder
 
 LINE = {"seconds": 1.0, "bytes_up": 1, "bytes_down": 2, "accepted": 1, "filtered": 0, "rejected": 0, "failed": 0}
 

@@ -20,9 +20,9 @@ from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.wakeup import REPLIES
-from thistle.server.checkpoint import load_checkpoint
 from thistle.server.federation import Federation
-from thistle.server.remote import RemoteGrid
+from thistle.server.recording.checkpoint import load_checkpoint
+from thistle.server.transport.remote import RemoteGrid
 from thistle.strategies.table import resolve
 from thistle.tasks.task import prepare_task
 

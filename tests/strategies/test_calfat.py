@@ -22,7 +22,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import CONTROL, Layout, to_record
-from thistle.server.checkpoint import load_checkpoint
+from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, steps
 from thistle.strategies.build import make_strategy
 from thistle.strategies.classes import ClassAwareHead, Head, class_weights

@@ -21,7 +21,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.protocol.factors import is_matrix, layer_rank, sides
 from thistle.protocol.layout import Layout
-from thistle.server.checkpoint import load_checkpoint
+from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies.build import make_strategy
 from thistle.strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
 from thistle.strategies.pipeline import Pipeline

@@ -17,7 +17,7 @@ from tests.messages import reply
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
 from thistle.protocol.layout import Layout, to_record, to_state
-from thistle.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from thistle.strategies.build import make_strategy
 from thistle.strategies.memory import recall, remind
 from thistle.strategies.pipeline import Pipeline

@@ -19,7 +19,7 @@ from tests.messages import error_reply, reply
 from thistle.client import honest
 from thistle.client.app import APPS
 from thistle.protocol.layout import Layout, State, to_record, to_state
-from thistle.server.checkpoint import load_checkpoint
+from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, reputation, steps
 from thistle.strategies.filters import AngleFilter, LossFilter
 from thistle.strategies.learning import ServerData

@@ -23,7 +23,7 @@ from thistle.engines.keeper import MARK, sweep
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import ROOMS
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.server.environment import app_hash
+from thistle.server.recording.environment import app_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent

@@ -18,14 +18,14 @@ from tests.thistle.test_cli import thistle
 from thistle.experiments.plugins import ROOMS
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.prepare import preset_names
-from thistle.server.environment import app_hash
+from thistle.server.recording.environment import app_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
 import json, sys, thistle.cli
 from pathlib import Path
 import thistle.protocol
-from thistle.server.environment import app_hash
+from thistle.server.recording.environment import app_hash
 from thistle.prepare import preset_names
 from thistle.staging import stage_app
 stage_app(Path(sys.argv[1]))

@@ -54,7 +54,7 @@ def resume(
 
 def check_longer(experiment: Experiment, folder: RunFolder, rounds: int) -> None:
     """Refuse what would not be the same run, only longer."""
-    from thistle.server.checkpoint import load_checkpoint
+    from thistle.server.recording.checkpoint import load_checkpoint
 
     if rounds <= experiment.rounds:
         raise UserError(f"--rounds {rounds}: {folder.path} has {experiment.rounds} already; give a larger number")

@@ -1,4 +1,4 @@
-"""Who may take part: keys registered with Flower, and the clients bound to each (the file server/hosts.py reads)."""
+"""Who may take part: keys registered with Flower, and the clients bound to each (for server/transport/hosts.py)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.engines.flower_programs import flower_environment, free_port, tool
 from thistle.flower_compat.supernode_log import ADMITTED, explain
-from thistle.server.hosts import BINDINGS
+from thistle.server.transport.hosts import BINDINGS
 
 LOOPBACK = "127.0.0.1"
 PATIENT = (sys.executable, "-m", "thistle.deploy.patient")

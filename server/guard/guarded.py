@@ -25,12 +25,12 @@ from thistle.protocol.layout import Layout, as_array, to_array
 from thistle.protocol.records import ARRAYS
 from thistle.protocol.text import printable
 from thistle.protocol.verdict import Kind
-from thistle.server.agreement import Agreement, only
-from thistle.server.casting import NONE, cast_aggregate
-from thistle.server.checks import MOST_EXAMPLES, Expected
-from thistle.server.guard import Guard, Terms
-from thistle.server.payload import read_model
-from thistle.server.reply import Reply
+from thistle.server.guard.agreement import Agreement, only
+from thistle.server.guard.casting import NONE, cast_aggregate
+from thistle.server.guard.checks import MOST_EXAMPLES, Expected
+from thistle.server.guard.inspection import Guard, Terms
+from thistle.server.guard.payload import read_model
+from thistle.server.transport.reply import Reply
 from thistle.strategies.flower import WithoutBuffers
 
 MOST_LINES = 20

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 
 from thistle.protocol.layout import NUMPY, Entry, Layout, record_bytes, view
-from thistle.server.checks import Rejected
+from thistle.server.guard.checks import Rejected
 
 LARGEST = 1e6  # |value| in floating arrays, unless what was sent is as large
 FARTHEST = 100.0  # ‖Δ‖, in units of max(1, ‖x_t‖)

@@ -16,10 +16,10 @@ from thistle.protocol.cohort import Record
 from thistle.protocol.layout import Layout
 from thistle.protocol.text import last_line, printable
 from thistle.protocol.verdict import Verdict
-from thistle.server.checks import Expected, Rejected, check_records, read_metrics
-from thistle.server.factors import read_factors
-from thistle.server.payload import Sent, read_model
-from thistle.server.reply import Reply
+from thistle.server.guard.checks import Expected, Rejected, check_records, read_metrics
+from thistle.server.guard.factors import read_factors
+from thistle.server.guard.payload import Sent, read_model
+from thistle.server.transport.reply import Reply
 
 __all__ = ["Expected", "Guard", "Inspection"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
 from thistle.protocol.verdict import Verdict
-from thistle.server.detection import Score
+from thistle.server.recording.detection import Score
 
 LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried", "clipped")

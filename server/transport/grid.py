@@ -18,10 +18,10 @@ from flwr.serverapp import Grid
 from thistle.experiments.errors import UserError
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES, REQUESTS
-from thistle.server.around import GridAround
-from thistle.server.dispatch import Dispatch, balance
-from thistle.server.hosts import Hosts
-from thistle.server.reply import Reply
+from thistle.server.transport.around import GridAround
+from thistle.server.transport.dispatch import Dispatch, balance
+from thistle.server.transport.hosts import Hosts
+from thistle.server.transport.reply import Reply
 
 logger = logging.getLogger("thistle")
 

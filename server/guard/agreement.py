@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from thistle.protocol.answer import Number
 from thistle.protocol.cohort import Record
 from thistle.protocol.records import ARRAYS, METRICS
-from thistle.server.checks import MOST_EXAMPLES, Rejected
+from thistle.server.guard.checks import MOST_EXAMPLES, Rejected
 
 MOST_METRICS = 1000
 """Per reply: more are not looked at."""

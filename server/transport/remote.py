@@ -19,7 +19,7 @@ from thistle.flower_compat.error_codes import ErrorCode
 from thistle.flower_compat.runtime_api import HTTPError, RunNotRunningException
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES
-from thistle.server.around import GridAround
+from thistle.server.transport.around import GridAround
 
 POLL = 0.5
 """Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""

@@ -19,7 +19,7 @@ from thistle.flower_compat.error_codes import ErrorCode
 from thistle.protocol.cohort import ACTION, pack_request, unpack_replies
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REQUESTS
-from thistle.server.reply import Reply
+from thistle.server.transport.reply import Reply
 
 logger = logging.getLogger("thistle")
 

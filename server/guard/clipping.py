@@ -20,8 +20,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from thistle.protocol.layout import BLOCK, Layout, view
-from thistle.server.guard import Inspection
-from thistle.server.payload import Arrays
+from thistle.server.guard.inspection import Inspection
+from thistle.server.guard.payload import Arrays
 
 WINDOW = 5  # rounds: long enough for a round with few replies, short enough to follow lengths as they shrink
 

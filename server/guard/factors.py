@@ -13,8 +13,8 @@ from flwr.app import ArrayRecord
 
 from thistle.protocol.factors import SIGMA, U, V, factor_bytes, factored, layer_rank, sides
 from thistle.protocol.layout import Entry, Layout
-from thistle.server.checks import Rejected
-from thistle.server.payload import Arrays, Sent, check_distance, check_keys, check_size, check_values, decode
+from thistle.server.guard.checks import Rejected
+from thistle.server.guard.payload import Arrays, Sent, check_distance, check_keys, check_size, check_values, decode
 
 SLACK = 1e-3  # |UᵀU − I|, |VᵀV − I|
 LARGEST = 2.0  # |value| in U and V, of which none is above 1 in truth

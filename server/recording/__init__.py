@@ -1,0 +1,1 @@
+"""What a run leaves on disk: metrics, verdicts, checkpoints, the environment, detection."""
