@@ -35,7 +35,7 @@ from thistle.experiments.plugins import pin  # noqa: E402
 from thistle.experiments.runfolder import read_lines  # noqa: E402
 from thistle.protocol.cohort import pack_replies, unpack_replies  # noqa: E402
 from thistle.server.app import main as serve  # noqa: E402
-from thistle.strategies.table import STRATEGIES  # noqa: E402
+from thistle.strategies.registry import strategies  # noqa: E402
 
 LIES: dict[str, tuple[str, float]] = {
     "mean 30": ("running_mean", 30.0),
@@ -68,7 +68,6 @@ SMALL: dict[str, Any] = {
     "evaluate.every": 1,
     "model.name": "norms:small",
     "runtime.workers": 1,
-    "strategy.server-epochs": 1,
 }
 
 
@@ -121,7 +120,8 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """A run's metrics. The first clients lie in some rounds; without a lie they fail to reply in them."""
     with tempfile.TemporaryDirectory() as folder:
-        flat = pin({**SMALL, **keys, "run.out": folder, "run.name": "run"}, [HERE / "networks"])
+        ours = {} if keys["strategy.name"].startswith("flwr-") else {"strategy.server-epochs": 1}
+        flat = pin({**SMALL, **ours, **keys, "run.out": folder, "run.name": "run"}, [HERE / "networks"])
         experiment = Experiment.of(flat)
         grid = LyingGrid(experiment, liars, when, None if lie is None else LIES[lie])
         serve(grid, Context(1, 1, {}, RecordDict(), dict(experiment.flat())))
@@ -180,7 +180,7 @@ def write_row(cells: list[str]) -> None:
 def main() -> None:
     """Print a Markdown table, row by row as they are ready."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="names, separated by commas")
+    parser.add_argument("--strategies", default=",".join(strategies()), help="names, separated by commas")
     parser.add_argument("--lies", default=",".join(LIES), help="some of the lies, separated by commas")
     parser.add_argument("--when", choices=list(WHEN), help="only once, or only always")
     parser.add_argument("--full", action="store_true", help="show every lie")

@@ -42,7 +42,8 @@ from thistle.server import federation
 from thistle.server.guard.inspection import Expected, Guard, Inspection
 from thistle.server.guard.payload import FARTHEST, LARGEST
 from thistle.server.transport.reply import Reply
-from thistle.strategies.table import AUTO_CLIP, STRATEGIES
+from thistle.strategies.build import AUTO_CLIP
+from thistle.strategies.registry import strategies
 
 ATTACKER, ROUND, ROUNDS = 3, 10, 20
 DIRECTIONS = ("mean", "own", "random")
@@ -198,7 +199,7 @@ def _times(ratio: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clip", type=float, default=AUTO_CLIP)
-    parser.add_argument("--strategy", action="append", choices=list(STRATEGIES))
+    parser.add_argument("--strategy", action="append", choices=list(strategies()))
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -206,7 +207,7 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     print("| strategy | clean | once | always | moved | clean | once | always | moved |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    for strategy in chosen.strategy or [name for name in STRATEGIES if name != "calfat"]:
+    for strategy in chosen.strategy or [name for name in strategies() if name != "calfat"]:
         off, on = measure(strategy, "off"), measure(strategy, chosen.clip)
         print(line(strategy, off, on), flush=True)
         rows[strategy] = {"off": asdict(off), "on": asdict(on)}

@@ -12,7 +12,7 @@ from functools import lru_cache
 from flwr.app import ConfigRecord
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
+from thistle.experiments.experiment import Experiment, check_training
 from thistle.experiments.settings import TERMS, Value
 
 NODE_KEYS = ("objective", "calibration", "epsilon", "step", "steps")
@@ -37,6 +37,7 @@ def node_terms(experiment: Experiment, node_config: Mapping[str, Value]) -> Expe
     own = {f"client.{key}": node_config[key] for key in NODE_KEYS if key in node_config}
     try:
         local = Experiment.of({**experiment.flat(), **own})
+        check_training(local.client)
     except UserError as error:
         raise UserError(f"node config: {error}") from None
     if local.network != experiment.network:

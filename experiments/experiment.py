@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,18 @@ class Experiment(Section):
         """From dotted keys; absent ones keep their defaults. Raises UserError naming the first bad key."""
         tree: dict[str, Any] = {}
         for key, value in flat.items():
-            if key not in KEYS:
+            if not is_key(key):
                 raise UserError(unknown_key(key))
             section, _, name = key.rpartition(".")
+            if key.startswith(OPEN) and key not in KEYS:
+                if value == "default":
+                    continue
+                name = name.replace("-", "_")
             (tree.setdefault(section, {}) if section else tree)[name] = value
         try:
             experiment = cls.model_validate(tree)
         except ValidationError as error:
-            raise UserError(_explain(error)) from None
+            raise UserError(explain(error, KEYS)) from None
         _check_together(experiment)
         return experiment
 
@@ -73,11 +77,13 @@ def _flatten(section: Section, prefix: str = "") -> dict[str, Value]:
             keys |= _flatten(value, f"{prefix}{dashed(name)}.")
         else:
             keys[prefix + dashed(name)] = value
-    return keys
+    return keys | {prefix + dashed(name): value for name, value in (section.model_extra or {}).items()}
 
 
 KEYS: dict[str, Value] = _flatten(Experiment())
 """Every key an experiment may have, with its default."""
+OPEN = "strategy."
+"""What the keys begin with that only the strategy itself knows."""
 NUMBERS_TOO = ("client.clip",)
 """Keys that are a word or a number, beside those whose default is "default"."""
 
@@ -87,20 +93,26 @@ def unknown_key(key: str) -> str:
     return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _explain(error: ValidationError) -> str:
+def is_key(key: str) -> bool:
+    """Whether an experiment may have this key; of a strategy's settings only the strategy knows."""
+    return key in KEYS or (key.startswith(OPEN) and len(key) > len(OPEN))
+
+
+def explain(error: ValidationError, keys: Collection[str], prefix: str = "", dash: bool = True) -> str:
     """One line for the first thing wrong: the key, the value, what would be right."""
+    known = {dashed(key) for key in keys}
     first, path = error.errors()[0], []
     for part in first["loc"]:
-        path.append(str(part))
-        if ".".join(path) in KEYS:
+        path.append(dashed(str(part)))
+        if ".".join(path) in known:
             break
     key = ".".join(path)
     wanted = "; or ".join(
         dict.fromkeys(
-            _wanted(problem) for problem in error.errors() if ".".join(map(str, problem["loc"])).startswith(key)
+            _wanted(problem) for problem in error.errors() if dashed(".".join(map(str, problem["loc"]))).startswith(key)
         )
     )
-    return f"{key} = {first['input']!r}: {wanted}"
+    return f"{prefix}{key if dash else key.replace('-', '_')} = {first['input']!r}: {wanted}"
 
 
 def _wanted(problem: Any) -> str:
@@ -124,18 +136,10 @@ def _check_together(experiment: Experiment) -> None:
         parse_ids("attack.clients", attack.clients, task.clients)
     if client.adversarial_clients:
         parse_ids("client.adversarial-clients", client.adversarial_clients, task.clients)
-    _check_training(client.model_copy(update=calfat_clients(experiment)))
 
 
-def calfat_clients(experiment: Experiment) -> dict[str, str]:
-    """How clients of the strategy calfat train where nothing else is said: it is what the strategy is for."""
-    client = experiment.client
-    said = client.objective != "standard" or client.calibration != "none"
-    return {} if experiment.strategy.name != "calfat" or said else {"objective": "ckl", "calibration": "calfat"}
-
-
-def _check_training(client: settings.Client) -> None:
-    """Settings of adversarial and calibrated training that would do nothing, or contradict each other."""
+def check_training(client: settings.Client) -> None:
+    """Refuse settings of adversarial and calibrated training that would do nothing, or contradict each other."""
     useless = {
         "adversarial-ratio": client.objective == "standard" and client.ratio > 0,
         "adversarial-clients": client.objective == "standard" and client.adversarial_clients != "",
@@ -186,7 +190,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         key = key.strip()
         if not equals or not key:
             raise UserError(f"--set {pair}: write key=value")
-        if key not in KEYS:
+        if not is_key(key):
             raise UserError(unknown_key(key))
         keys[key] = _parse_value(text.strip(), key)
     return keys
@@ -197,5 +201,6 @@ def _parse_value(text: str, key: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    takes_text_only = isinstance(KEYS[key], str) and KEYS[key] != "default" and key not in NUMBERS_TOO
+    default = KEYS.get(key, "default")
+    takes_text_only = isinstance(default, str) and default != "default" and key not in NUMBERS_TOO
     return text if takes_text_only and not isinstance(value, str) else value

@@ -17,6 +17,7 @@ Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Trim = Annotated[float, Field(ge=0.0, lt=0.5)]
 
 
 def dashed(name: str) -> str:
@@ -174,56 +175,17 @@ class Runtime(Section):
 
 
 class Strategy(Section):
-    """How replies become the next model. "default": the named strategy's own value."""
+    """Which strategy, and its settings: which ones there are is its own affair (thistle.strategies.registry)."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
 
     name: str = "fedavg"
-    filter: Literal["none", "angle", "loss", "zeno"] | Default = "default"
-    angle: Annotated[float, Field(ge=-1.0, le=1.0)] | Default = "default"
-    rho: NonNegative | Default = "default"
-    theta: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] | Default = "default"
-    epsilon: NonNegative | Default = "default"
-    pre: Literal["none", "nnm", "bucketing"] | Default = "default"
-    aggregator: (
-        Literal[
-            "mean",
-            "geometric-median",
-            "median",
-            "trimmed-mean",
-            "krum",
-            "multi-krum",
-            "bulyan",
-            "centered-clipping",
-            "fltrust",
-            "foolsgold",
-            "dsvd",
-            "fedcpa",
-            "none",
-        ]
-        | Default
-    ) = "default"
-    server_lr: AboveZero | Default = "default"
-    tau: NonNegative | Default = "default"
-    gamma: NonNegative | Default = "default"
-    server_epochs: Positive | Default = "default"
-    server_batch_size: Positive | Default = "default"
-    weighted: bool | Default = "default"
-    reputation: bool | Default = "default"
-    malicious: Natural | Default = "default"
-    trim: Annotated[float, Field(ge=0.0, lt=0.5)] | Default = "default"
-    q: NonNegative | Default = "default"
-    proximal_mu: NonNegative | Default = "default"
-    similarity_weights: str = "default"
-    scale: Literal["relative", "paper"] | Default = "default"
-    temperature: AboveZero | Default = "default"
-    exchange: Literal["full", "factors"] | Default = "default"
-    rank: Annotated[float, Field(gt=0.0, le=1.0)] | Default = "default"
-    rank_step: Fraction | Default = "default"
-    rank_high: Fraction | Default = "default"
-    rank_low: Fraction | Default = "default"
-    base: str = "default"
-    control_variates: bool | Default = "default"
-    class_aware: bool | Default = "default"
-    batch_norm: Literal["clients", "server"] | Default = "default"
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The settings that were given, or all of them once the experiment is resolved."""
+        return dict(self.__pydantic_extra__)
 
 
 class Attack(Section):

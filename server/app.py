@@ -25,7 +25,7 @@ from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
 from thistle.server.transport.remote import STOPPED, RemoteGrid
-from thistle.strategies.table import needs_server_data, resolve
+from thistle.strategies.build import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task
 
@@ -61,7 +61,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         folder.save_experiment(experiment)
         if deployed:
             announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
-        task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy))
+        task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)

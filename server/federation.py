@@ -8,13 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from safetensors.torch import save
 
 from thistle.experiments.errors import RunFailed
@@ -42,10 +41,6 @@ from thistle.server.transport.hosts import Hosts, read_bindings
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
 from thistle.strategies.build import make_strategy
-from thistle.strategies.flower import as_messages, fit
-from thistle.strategies.memory import recall, remind
-from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.table import needs_losses
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
 from thistle.tasks.training import pick_device, to_tensors
@@ -72,11 +67,11 @@ class Federation:
         self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
         """What a node with data of its own must know of the task."""
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device))
-        self.strategy: Strategy = make_strategy(experiment, task, self.layout)
+        self.strategy = make_strategy(experiment, task, self.layout)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
         cap, clip = experiment.client.max_examples, experiment.client.clip
-        blocks = _takes_blocks(self.strategy)
+        blocks = self.strategy.takes_updates
         self.clipping = None if isinstance(clip, str) else Clipping(clip, self.layout, models=not blocks)
         self.guard = Guard(
             self.layout,
@@ -138,8 +133,7 @@ class Federation:
 
     def _greet(self) -> None:
         """Every host is up before the first clock starts."""
-        terms = getattr(self.strategy, "terms", {})
-        facts = RecordDict({"config": ConfigRecord({**self.facts, **terms})})
+        facts = RecordDict({"config": ConfigRecord({**self.facts, **self.strategy.terms()})})
         self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
         hosts = [host.about for host in self.grid.hosts.members.values()]
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
@@ -163,8 +157,7 @@ class Federation:
         inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number), ranks)
         for stray in inspection.strays:
             logger.warning("round %d: %s", number, stray)
-        if isinstance(self.strategy, Pipeline):
-            self.strategy.penalise(v.client for v in inspection.verdicts if v.verdict == "rejected")
+        self.strategy.penalise([v.client for v in inspection.verdicts if v.verdict == "rejected"])
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
@@ -194,24 +187,21 @@ class Federation:
         available = self.grid.look_around(client.min_replies, client.timeout)
         if not available:
             return []
-        if not isinstance(self.strategy, Pipeline):
-            fit(self.strategy, min(client.per_round, available))
-        losses = needs_losses(self.experiment.strategy)
-        config = ConfigRecord({"lr": rate, "report-losses": losses, **self.facts})
+        self.strategy.fit(min(client.per_round, available))
+        config = ConfigRecord({"lr": rate, "report-losses": self.strategy.report_losses, **self.facts})
         messages = list(self.strategy.configure_train(number, self.arrays, config, self.grid))
         for message in messages:
             message.metadata.group_id = str(number)
             message.metadata.ttl = client.timeout
-        if isinstance(self.strategy, Pipeline):
-            self.grid.meanwhile.append(self.strategy.look_ahead)
+        self.grid.meanwhile.append(self.strategy.look_ahead)
         return messages
 
     def _expected(self) -> Expected:
         """Flower's strategies stop where two replies differ in their keys; ranks can do without a client's word."""
-        losses = frozenset({"loss-before", "loss-after"} if needs_losses(self.experiment.strategy) else ())
+        losses = frozenset({"loss-before", "loss-after"} if self.strategy.report_losses else ())
         metrics = losses | {"num-examples", "loss", "seconds"}
-        required = metrics - losses if isinstance(self.strategy, Pipeline) else metrics
-        return Expected(metrics, required, class_counts=bool(self.experiment.strategy.class_aware))
+        required = metrics if self.strategy.losses_required else metrics - losses
+        return Expected(metrics, required, class_counts="report-classes" in self.strategy.terms())
 
     def _aggregate(self, number: int, inspection: Inspection) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""
@@ -222,10 +212,7 @@ class Federation:
         aggregate: ArrayRecord | None
         metrics: Mapping[str, object] | None
         try:
-            if _takes_blocks(self.strategy):
-                aggregate, metrics = self.strategy.aggregate(number, answers, inspection.updates)
-            else:
-                aggregate, metrics = self.strategy.aggregate_train(number, as_messages(answers, number))
+            aggregate, metrics = self.strategy.next_model(number, answers, inspection.updates)
         except Exception as error:
             reason = last_line(f"{type(error).__name__}: {error}")
             logger.warning("round %d: the strategy could not aggregate: %s", number, reason)
@@ -241,7 +228,7 @@ class Federation:
 
     def _final_verdicts(self, verdicts: list[Verdict], parts: Mapping[int, float]) -> list[Verdict]:
         """The guard's verdicts, with what the strategy's steps said of those it accepted, and who was clipped."""
-        said: dict[int, Verdict] = getattr(self.strategy, "verdicts", {})
+        said = self.strategy.verdicts
         final = [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
         return [replace(v, clipped=parts[v.client]) if v.client in parts else v for v in final]
 
@@ -252,9 +239,10 @@ class Federation:
             logger.warning("client %d failed: %s", reply.client, reply.failure)
 
     def _checkpoint(self, number: int) -> Checkpoint:
-        arrays, plain = recall(self.strategy)
+        state = self.strategy.state_dict()
         model = {MODEL + name: view(array) for name, array in self.arrays.items()}
-        memory = {STRATEGY + name: array for name, array in arrays.items()}
+        memory = {STRATEGY + name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
         recent = self.clipping.state() if self.clipping else {}
         lengths = {CLIPPING + name: array for name, array in recent.items()}
         return Checkpoint(number, {**model, **memory, **lengths}, {"strategy": plain})
@@ -266,7 +254,7 @@ class Federation:
             return 0
         state = _below(checkpoint.arrays, MODEL)
         self.arrays = to_record({e.name: torch.from_numpy(state[e.name]) for e in self.layout.entries})
-        remind(self.strategy, _below(checkpoint.arrays, STRATEGY), checkpoint.plain["strategy"])
+        self.strategy.load_state_dict({**_below(checkpoint.arrays, STRATEGY), **checkpoint.plain["strategy"]})
         if self.clipping:
             self.clipping.restore(_below(checkpoint.arrays, CLIPPING))
         logger.info("continuing after round %d", checkpoint.round)
@@ -292,11 +280,6 @@ class Federation:
 
 def _rounds(count: int) -> str:
     return f"{count} round{'s' * (count != 1)}"
-
-
-def _takes_blocks(strategy: Strategy) -> TypeGuard[Pipeline]:
-    """Whether it is a pipeline, and not one that somebody has taught to aggregate messages in another way."""
-    return isinstance(strategy, Pipeline) and type(strategy).aggregate_train is Pipeline.aggregate_train
 
 
 def _ranks(messages: list[Message]) -> dict[int, float]:

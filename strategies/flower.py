@@ -7,18 +7,23 @@ pipeline, over all clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor
 
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Value
 from thistle.protocol.answer import Answer
-from thistle.protocol.layout import Layout, State, as_array, to_record, to_state
+from thistle.protocol.layout import Layout, as_array, to_record, to_state
 from thistle.protocol.records import ARRAYS, METRICS
+from thistle.protocol.verdict import Verdict
 from thistle.strategies.buffers import combine_buffers
+from thistle.strategies.memory.state import State, load_state_dict, state_dict
 
 
 class WithoutBuffers(Strategy):
@@ -60,7 +65,7 @@ class WithoutBuffers(Strategy):
     def _trained(self, record: ArrayRecord) -> ArrayRecord:
         return ArrayRecord({entry.name: record[entry.name] for entry in self.layout.trained})
 
-    def _buffers(self, record: ArrayRecord) -> State:
+    def _buffers(self, record: ArrayRecord) -> dict[str, Tensor]:
         return to_state(ArrayRecord({entry.name: record[entry.name] for entry in self.layout.buffers}))
 
     def configure_evaluate(
@@ -102,7 +107,57 @@ def sampling(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def fit(strategy: Strategy, count: int) -> None:
-    """Let a strategy of Flower's sample `count` clients: for more than there are it would wait for ever."""
-    inner: Any = getattr(strategy, "inner", strategy)
-    inner.min_train_nodes = inner.min_available_nodes = count
+class Adapter:
+    """Any Flower strategy in Thistle's own loop: what a pipeline has, as far as a strategy of another kind can."""
+
+    takes_updates = False
+    """It wants the clients' models, as messages."""
+    losses_required = True
+    """It stops where two replies differ in their keys."""
+
+    def __init__(self, strategy: Strategy, layout: Layout, report_losses: bool = False) -> None:
+        self.inner, self.report_losses = strategy, report_losses
+        self._worker = WithoutBuffers(strategy, layout) if layout.buffers else strategy
+
+    @property
+    def verdicts(self) -> Mapping[int, Verdict]:
+        """What it says of each client, if it is of a kind that says something."""
+        return getattr(self.inner, "verdicts", {})
+
+    def terms(self) -> dict[str, Value]:
+        """Nothing: it writes into the config itself."""
+        return {}
+
+    def fit(self, count: int) -> None:
+        """Let it sample so many clients: for more than there are it would wait for ever."""
+        inner: Any = self.inner
+        inner.min_train_nodes = inner.min_available_nodes = count
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As it does."""
+        return self._worker.configure_train(server_round, arrays, config, grid)
+
+    def look_ahead(self) -> None:
+        """Nothing to do while the clients train."""
+
+    def penalise(self, clients: Iterable[int]) -> None:
+        """It keeps no reputation of its own, unless it is a pipeline that somebody has changed."""
+        penalise: Callable[[Iterable[int]], None] | None = getattr(self.inner, "penalise", None)
+        if penalise is not None:
+            penalise(clients)
+
+    def next_model(
+        self, number: int, answers: Sequence[Answer], updates: np.ndarray
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What it makes of the answers as messages."""
+        return self._worker.aggregate_train(number, as_messages(answers, number))
+
+    def state_dict(self) -> State:
+        """Its attributes."""
+        return state_dict(self.inner)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        load_state_dict(self.inner, state)

@@ -1,127 +1,258 @@
-"""A strategy that is a list of steps, as a Flower `Strategy`."""
+"""A strategy that is a list of steps, as a Flower `Strategy`: in Thistle's own loop and in anybody's Flower app."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
-from torch import Tensor
+from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
-from thistle.experiments.settings import Value
 from thistle.protocol.answer import Answer
 from thistle.protocol.factors import ask_for_factors
 from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
-from thistle.protocol.records import arrays_of, metrics_of
 from thistle.protocol.verdict import Verdict
-from thistle.strategies import aggregators, reputation
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators import Aggregate
 from thistle.strategies.buffers import combine_buffers, take_reference
-from thistle.strategies.learning import ServerData, ServerRound
-from thistle.strategies.ranks import Ranks
-from thistle.strategies.rounds import Progress, Round, Step
-from thistle.strategies.scaffold import control_records
+from thistle.strategies.memory import reputation
+from thistle.strategies.options import Options
+from thistle.strategies.registry import setting
+from thistle.strategies.rounds import Progress, Round, Step, arrange
+from thistle.strategies.steps.aggregation import Aggregation
+from thistle.strategies.steps.control_variates import control_records
+from thistle.strategies.steps.learning import Loss, ServerData, ServerRound
+from thistle.strategies.steps.mixing import understand_mixing
+
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
-class Pipeline(Strategy):
-    """Samples clients, turns replies into updates, and lets each step have its say."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Pipeline(Options, FedAvg):
+    """Samples clients, turns replies into updates, and lets each step have its say.
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        layout: Layout,
-        server: ServerData | None,
-        *,
-        per_round: int,
-        seed: int,
-        weighted: bool,
-        reputed: bool,
-        ranks: Ranks | None = None,
-        terms: Mapping[str, Value] | None = None,
-        server_statistics: bool = False,
-    ) -> None:
-        """`server_statistics`: batch-norm statistics are those of the server's data."""
-        self.steps = tuple(steps)
-        self.layout, self.server = layout, server
-        self.per_round, self.seed, self.weighted = per_round, seed, weighted
-        self.ranks, self.reputed, self.server_statistics = ranks, reputed, server_statistics
+    The first ten arguments are those of Flower's FedAvg, and mean the same. `model`, `server_data` (tensors, or a
+    DataLoader of them) and `loss` are for the steps that learn on data of the server's own; `lr` is the clients'
+    learning rate where the train config has no "lr". A rule overrides `rule`, or `steps` where it is more than that.
+    """
+
+    fraction_train: float = 1.0
+    fraction_evaluate: float = 1.0
+    min_train_nodes: int = 2
+    min_evaluate_nodes: int = 2
+    min_available_nodes: int = 2
+    weighted_by_key: str = "num-examples"
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    train_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
+    evaluate_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
+
+    model: nn.Module | None = None
+    server_data: tuple[Tensor, Tensor] | Iterable[Any] | None = None
+    loss: Loss = cross_entropy
+    lr: float | None = None
+    weight_decay: float = 0.0
+    """Of the server's own learning."""
+
+    takes_updates: ClassVar[bool] = True
+    """In Thistle's own loop it gets the block of updates (see thistle.strategies.flower.Adapter)."""
+    losses_required: ClassVar[bool] = False
+    """Ranks can do without a client's word."""
+    coordinatewise: ClassVar[bool] = False
+    """Whether the rule works coordinate by coordinate."""
+    mixes: ClassVar[bool] = False
+    """Whether the rule takes `mixing` itself; otherwise it gets the mixed rows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.train_metrics_aggr_fn = self.train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = self.evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.plan: tuple[Step, ...] = understand_mixing(arrange(self.steps(), self.option_steps()))
+        """All steps in their order: the rule's, and those of the options."""
         self.memory: dict[str, np.ndarray] = {}
         """All that a round leaves for the next; the checkpoint holds it."""
-        self._wants_gradient = False
-        self.terms = dict(terms or {})
-        """What clients are told beside the model: of the strategy's wishes, and of adversarial training."""
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
+        self.layout: Layout | None = None
+        """The model's arrays; known from the first round on, unless it is given earlier (`bind`)."""
+        self._server: ServerData | None = None
+        self._server_round: ServerRound | None = None
+        self._wants_gradient = False
+
+    # ---- what a rule is -------------------------------------------------------------------------------------------
+
+    def steps(self) -> Sequence[Step | None]:
+        """The rule's own steps, in its paper's order; None: that one is turned off."""
+        return [Aggregation(self.name, self.rule, self.coordinatewise, self.mixes)]
+
+    def rule(self, updates: Tensor, weights: Tensor) -> Aggregate | Tensor:
+        """From the updates, one per row, and the clients' shares to the aggregate, or just its vector."""
+        raise NotImplementedError(f"{type(self).__name__} has neither a rule nor steps of its own")
+
+    def weighs(self) -> bool:
+        """Whether clients count by their number of examples."""
+        return False
+
+    # ---- before a round -------------------------------------------------------------------------------------------
+
+    def bind(self, layout: Layout) -> None:
+        """For models of this layout; refuses one that a step cannot work with."""
+        if self.layout == layout:
+            return
+        for step in self.plan:
+            check = getattr(step, "check", None)
+            if check is not None:
+                check(layout)
+        self.layout = layout
+        self._server = self._gather_server_data(layout)
+
+    def _gather_server_data(self, layout: Layout) -> ServerData | None:
+        if self.server_data is None:
+            return None
+        if self.model is None:
+            raise UserError(f"server_data: {type(self).__name__} needs the network too, as model=…")
+        return ServerData.of(
+            self.model,
+            layout,
+            self.server_data,
+            epochs=self.server_epochs,
+            batch_size=self.server_batch_size,
+            weight_decay=self.weight_decay,
+            seed=self.seed,
+            loss=self.loss,
+        )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a sampled client; those who are asked for the same have the same content."""
-        config["server-round"] = server_round
-        config.update(self.terms)
+        """One message per sampled client; those who are asked for the same have the same content."""
         self.verdicts = {}
-        self._lr = float(config["lr"])  # type: ignore[arg-type]
+        if self.fraction_train == 0.0:
+            return []
+        config["server-round"] = server_round
+        config.update(self.terms())
+        if self.layout is None or [entry.name for entry in self.layout.entries] != list(arrays):
+            self.bind(Layout.of_record(arrays, self.model))
+        self._require_server_data()
+        self._lr = self._rate(config)
         self._sent = to_state(arrays)
-        self._server_round = ServerRound(self.server, server_round, self._sent) if self.server else None
-        chosen = self._sample(server_round, _as_array(grid.get_node_ids()))
+        self._server_round = ServerRound(self._server, server_round, self._sent) if self._server else None
+        chosen = self._sample(server_round, grid)
         contents = self._contents(arrays, config, chosen)
         return [
             Message(content, dst_node_id=client, message_type="train")
             for client, content in zip(chosen, contents, strict=True)
         ]
 
+    def _require_server_data(self) -> None:
+        asking = self.server_data_for()
+        if asking and self._server is None:
+            how = f"{type(self).__name__}(server_data=(x, y), model=…)"
+            raise UserError(f"{asking.removeprefix('strategy.')} needs server data: {how}")
+
+    def _rate(self, config: ConfigRecord) -> float:
+        """The clients' learning rate; NaN where nobody said it and no step needs it."""
+        rate = config.get("lr", self.lr)
+        if isinstance(rate, int | float):
+            return float(rate)
+        if self.uses_rate():
+            name = type(self).__name__
+            raise UserError(f'{name} needs the clients\' learning rate: {name}(lr=…), or train_config with an "lr"')
+        return math.nan
+
     def _contents(self, arrays: ArrayRecord, config: ConfigRecord, chosen: list[int]) -> list[RecordDict]:
         """The model with what each client is asked for: the same to all, or factors of each one's rank."""
+        model, asked = self.arrayrecord_key, self.configrecord_key
         if self.ranks is None or not self.ranks.factors:
-            content = RecordDict({"arrays": arrays, "config": config})
+            content = RecordDict({model: arrays, asked: config})
             controls = control_records(self.memory, chosen)
             own = {client: RecordDict({**content, CONTROL: record}) for client, record in controls.items()}
             return [own.get(client, content) for client in chosen]
         wanted = [float(rank) for rank in self.ranks.of(self.memory, chosen)]
-        made = {rank: RecordDict({"arrays": arrays, "config": ask_for_factors(config, rank)}) for rank in set(wanted)}
+        made = {rank: RecordDict({model: arrays, asked: ask_for_factors(config, rank)}) for rank in set(wanted)}
         return [made[rank] for rank in wanted]
+
+    def _sample(self, number: int, grid: Grid) -> list[int]:
+        """Without replacement, by (seed, round) and reputation alone."""
+        available = self._wait_for_nodes(grid)
+        count = max(int(len(available) * self.fraction_train), self.min_train_nodes)
+        chances = reputation.chances(self.memory, available) if self.reputation else None
+        rng = numpy_rng(self.seed, "sample", number)
+        chosen = rng.choice(available, min(count, len(available)), replace=False, p=chances, shuffle=False)
+        return sorted(int(client) for client in chosen)
+
+    def _wait_for_nodes(self, grid: Grid) -> np.ndarray:
+        """Those who are there, once there are enough."""
+        least = max(self.min_available_nodes, self.min_train_nodes)
+        while len(available := _as_array(grid.get_node_ids())) < least:
+            log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), least)
+            time.sleep(1)
+        return available
+
+    def fit(self, count: int) -> None:
+        """Sample so many clients: for more than there are it would wait."""
+        self.min_train_nodes = self.min_available_nodes = count
 
     def look_ahead(self) -> None:
         """While the clients train: g0 at the model that they got, if the last round's steps asked for it."""
         if self._wants_gradient and self._server_round:
             self._server_round.gradient()
 
-    def _sample(self, number: int, available: np.ndarray) -> list[int]:
-        """Without replacement, by (seed, round) and reputation alone."""
-        chances = reputation.chances(self.memory, available) if self.reputed else None
-        count = min(self.per_round, len(available))
-        rng = numpy_rng(self.seed, "sample", number)
-        return sorted(int(i) for i in rng.choice(available, count, replace=False, p=chances, shuffle=False))
-
-    def penalise(self, clients: Iterable[int]) -> None:
-        """Replies that the guard rejected cost reputation too."""
-        if self.reputed:
-            self.memory |= reputation.judged(self.memory, (), list(clients))
+    # ---- after a round --------------------------------------------------------------------------------------------
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As Flower calls it, with messages."""
-        answered = sorted((reply for reply in replies if reply.has_content()), key=lambda m: m.metadata.src_node_id)
+        """As Flower calls it, with messages. Metrics are Flower's average over the accepted, and the steps' own."""
+        valid, _ = self._check_and_log_replies(replies, is_train=True)
+        if not valid:
+            return None, None
+        assert self.layout is not None
+        answered = sorted(valid, key=lambda reply: reply.metadata.src_node_id)
         answers = [self._answer(reply) for reply in answered]
         updates = np.empty((len(answers), self.layout.size), np.float32)
         since = self.layout.vector(self._sent).numpy()
         for row, answer in zip(updates, answers, strict=True):
             self.layout.write_change(answer.arrays, since, row)
-        return self.aggregate(server_round, answers, updates)
+        record, said = self.next_model(server_round, answers, updates)
+        accepted = [reply.content for reply in answered if self._is_accepted(reply.metadata.src_node_id)]
+        assert self.train_metrics_aggr_fn is not None
+        average = self.train_metrics_aggr_fn(accepted or [reply.content for reply in answered], self.weighted_by_key)
+        return record, MetricRecord({**average, **said})
 
-    def aggregate(self, number: int, answers: Sequence[Answer], block: np.ndarray) -> tuple[ArrayRecord, MetricRecord]:
+    def _is_accepted(self, client: int) -> bool:
+        return self.verdicts[client].verdict == "accepted"
+
+    def _answer(self, reply: Message) -> Answer:
+        assert self.layout is not None
+        (record,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
+        if record.keys() != {entry.name for entry in self.layout.entries}:
+            raise ValueError(f"node {reply.metadata.src_node_id}: its arrays are not those of the model that was sent")
+        arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
+        return Answer(reply.metadata.src_node_id, dict(metrics), arrays)
+
+    def next_model(self, number: int, answers: Sequence[Answer], block: np.ndarray) -> tuple[ArrayRecord, MetricRecord]:
         """x_{t+1} = x_t + what the steps make of the updates, of which the n×d block has a row for each answer."""
+        assert self.layout is not None
         sent, updates = self._sent, torch.from_numpy(block)
         model = self.layout.vector(sent)
         round = self._round(number, answers, model)
         spread = aggregators.sample_variance(updates) if len(updates) else 0.0
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
-        for step in self.steps:
+        for step in self.plan:
             progress = step(round, progress)
             if not isinstance(progress, Progress):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
@@ -133,26 +264,23 @@ class Pipeline(Strategy):
 
     def _next_buffers(self, progress: Progress, answers: Sequence[Answer], after: Tensor) -> State:
         """Those of the clients that are heard, judged by what the server's own data give at the next model."""
+        assert self.layout is not None
         if not self.layout.buffers:
             return {}
         reference = self._server_round.statistics(after) if self._server_round else {}
         heard = progress.heard().tolist()
         states = [self._buffers(answer) for answer, voter in zip(answers, heard, strict=True) if voter]
         combined = combine_buffers(self.layout, states, self._sent, reference)
-        return take_reference(self.layout, combined, reference) if self.server_statistics else combined
-
-    def _answer(self, reply: Message) -> Answer:
-        record = arrays_of(reply)
-        arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
-        return Answer(reply.metadata.src_node_id, dict(metrics_of(reply)), arrays)
+        return take_reference(self.layout, combined, reference) if self.batch_norm == "server" else combined
 
     def _buffers(self, answer: Answer) -> State:
+        assert self.layout is not None
         return {entry.name: torch.from_numpy(np.array(answer.arrays[entry.name])) for entry in self.layout.buffers}
 
     def _round(self, number: int, answers: Sequence[Answer], model: Tensor) -> Round:
         metrics = [answer.numbers for answer in answers]
-        examples = torch.tensor([numbers["num-examples"] for numbers in metrics], dtype=torch.float64)
-        prior = examples if self.weighted else torch.ones_like(examples)
+        examples = torch.tensor([numbers[self.weighted_by_key] for numbers in metrics], dtype=torch.float64)
+        prior = examples if self.weighs() else torch.ones_like(examples)
         asked = bool(answers) and all("class-counts" in numbers for numbers in metrics)
         ids = tuple(answer.client for answer in answers)
         return Round(
@@ -166,7 +294,10 @@ class Pipeline(Strategy):
             ranks=torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None,
             examples=examples,
             class_counts=torch.tensor([numbers["class-counts"] for numbers in metrics]) if asked else None,
+            layout=self.layout,
         )
+
+    # ---- between rounds -------------------------------------------------------------------------------------------
 
     def _remember(self, round: Round, progress: Progress, answers: Sequence[Answer]) -> None:
         """Verdicts for the record; notes, ranks and reputation for the next rounds."""
@@ -175,23 +306,34 @@ class Pipeline(Strategy):
         if self.ranks and self.ranks.step:
             gains = np.array([_gain(answer) for answer in answers])
             self.memory |= self.ranks.after(self.memory, round.ids, gains)
-        if self.reputed:
+        if self.reputation:
             accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
             excluded = [c for c in round.ids if c not in set(accepted)]
             self.memory |= reputation.judged(self.memory, accepted, excluded)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Nothing: the server evaluates on its own test set."""
-        return []
+    def penalise(self, clients: Iterable[int]) -> None:
+        """Replies that the guard rejected cost reputation too."""
+        if self.reputation:
+            self.memory |= reputation.judged(self.memory, (), list(clients))
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to aggregate."""
-        return None
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """All that the next rounds depend on, besides the model and the settings."""
+        return dict(self.memory)
 
-    def summary(self) -> None:
-        """The run folder holds it all."""
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what `state_dict` gave."""
+        self.memory = dict(state)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Weighted:
+    """For rules that can weigh clients by their data size: class RFA(Weighted, Pipeline)."""
+
+    weighted: bool = setting("whether clients weigh by their number of examples", default=False)
+
+    def weighs(self) -> bool:
+        """As the setting says."""
+        return self.weighted
 
 
 def _as_array(ids: Iterable[int]) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from thistle.experiments.errors import UserError
-from thistle.strategies.aggregators.spectra import Spectra
+from thistle.protocol.factors import is_matrix, sides
+from thistle.protocol.layout import Layout
+from thistle.strategies.aggregators.spectra import Matrix, Spectra
 
 
 class Server(Protocol):
-    """What the server can learn from its own data (thistle.strategies.learning)."""
+    """What the server can learn from its own data (thistle.strategies.steps.learning)."""
 
     def gradient(self) -> Tensor:
         """g0 at the model that was sent."""
@@ -46,12 +48,20 @@ class Round:
     """n, float64: how many images each client trained on, as far as it is believed."""
     class_counts: Tensor | None = None
     """n×C: how many of them are of which class, where clients were asked."""
+    layout: Layout | None = None
+    """Where the model's arrays are in the flat vector."""
+
+    @cached_property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Where the matrix layers are in the flat vector."""
+        assert self.layout is not None
+        return matrices_of(self.layout)
 
     @cached_property
     def gradient(self) -> Tensor:
         """g0, computed once where a step asks for it."""
         if self.server is None:
-            raise UserError("task.server-data = none: a step of this strategy asks for the server's gradient")
+            raise UserError("no server data: a step of this strategy asks for the server's gradient")
         return self.server.gradient()
 
 
@@ -111,6 +121,43 @@ class Progress:
 
 
 class Step(Protocol):
-    """One stage of a pipeline: filter, aggregate, clip, learn."""
+    """One part of a pipeline. `stage`, where it has one, says where an option of that kind goes: see `arrange`."""
 
     def __call__(self, round: Round, progress: Progress) -> Progress: ...
+
+
+STAGES = ("cut", "filter", "pre", "aggregate", "control", "head", "rate", "clip", "learn")
+"""The order of the parts that a pipeline may have."""
+
+
+def stage(step: Step) -> str:
+    """What kind of part this is; a plain function is taken for an aggregator."""
+    return getattr(step, "stage", "aggregate")
+
+
+def arrange(rule: Sequence[Step | None], options: Sequence[Step]) -> tuple[Step, ...]:
+    """The rule's steps in its own order, and an option's step where the rule has none of that stage.
+
+    What is turned off is left out: None, and steps that say they are `off`.
+    """
+    taken = {stage(step) for step in rule if step is not None}
+    taken |= {name for step in rule if step is not None for name in getattr(step, "instead_of", ())}
+    steps = [step for step in rule if step is not None and not getattr(step, "off", False)]
+    for option in options:
+        if stage(option) in taken or getattr(option, "off", False):
+            continue
+        place = STAGES.index(stage(option))
+        later = (index for index, step in enumerate(steps) if STAGES.index(stage(step)) > place)
+        steps.insert(next(later, len(steps)), option)
+    return tuple(steps)
+
+
+@cache
+def matrices_of(layout: Layout) -> tuple[Matrix, ...]:
+    """Where the flat vector's matrix layers are."""
+    found, start = [], 0
+    for entry in layout.trained:
+        if is_matrix(entry):
+            found.append((start, *sides(entry)))
+        start += entry.size
+    return tuple(found)

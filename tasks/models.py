@@ -169,6 +169,7 @@ def _sides(shape: Sequence[int]) -> str:
 
 
 def predict(model: nn.Module, pixels: Tensor) -> Tensor:
-    """Logits of images in [0, 1]."""
-    logits: Tensor = model(pixels.contiguous(memory_format=torch.channels_last))
-    return logits
+    """What the model says of these inputs; images go in with their channels last."""
+    images = pixels.ndim == 4
+    outputs: Tensor = model(pixels.contiguous(memory_format=torch.channels_last) if images else pixels)
+    return outputs

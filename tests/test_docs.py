@@ -15,7 +15,6 @@ from thistle.client.terms import NODE_KEYS as CALIBRATED
 from thistle.experiments.experiment import KEYS
 from thistle.experiments.runfolder import read_json
 from thistle.prepare import preset_names
-from thistle.strategies.table import COMMON
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
@@ -51,11 +50,6 @@ def test_the_guide_has_the_default_of(key: str) -> None:
     kind, default, meaning = setting_rows()[key]
     assert kind and meaning
     assert default == f"`{json.dumps(KEYS[key])}`"
-
-
-@pytest.mark.parametrize("name", COMMON)
-def test_the_guide_says_what_default_means_for(name: str) -> None:
-    assert f"`{json.dumps(COMMON[name])}` unless the strategy says otherwise" in setting_rows()[f"strategy.{name}"][-1]
 
 
 def field_names(value: Any) -> set[str]:

@@ -23,7 +23,7 @@ from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.plugins import pin
 from thistle.prepare import claim_folder, settle
 from thistle.progress import RunProgress
-from thistle.strategies.table import STRATEGIES
+from thistle.strategies.registry import strategies
 
 HERE = Path(__file__).resolve().parent / "golden"
 RECORD = HERE / "models.json"
@@ -35,7 +35,7 @@ DEPLOYED = "a deployed federation"
 """tests/deploy/test_local.py carries it out on real nodes."""
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
-    **{name: {"strategy.name": name, "client.per-round": 8, **SIGNS} for name in STRATEGIES},
+    **{name: {"strategy.name": name, "client.per-round": 8, **SIGNS} for name in strategies()},
     **{f"rofsl/{kind}": {"strategy.name": "rofsl", "attack.kind": kind, "attack.fraction": 0.3} for kind in KINDS},
     "rofsl/adaptive": {"strategy.name": "rofsl", "attack.kind": "adaptive", "attack.fraction": 0.3},
     "rofsl/mix": {"strategy.name": "rofsl", "attack.kind": "mix", "attack.fraction": 0.5},

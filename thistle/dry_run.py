@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
 from thistle.engines.inline import InlineGrid, quiet_flower
@@ -11,11 +12,10 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import explain
 from thistle.experiments.randomness import torch_rng
+from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, State, to_record
 from thistle.server.guard.casting import cast_aggregate
 from thistle.strategies.build import make_strategy
-from thistle.strategies.flower import fit
-from thistle.strategies.pipeline import Pipeline
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
 
@@ -34,29 +34,32 @@ def _one_round(experiment: Experiment, task: Task) -> None:
     layout = Layout.of(network)
     arrays = to_record(network.state_dict())
     strategy = make_strategy(experiment, task, layout)
-    if not isinstance(strategy, Pipeline):
-        fit(strategy, client.per_round)
+    strategy.fit(client.per_round)
     grid = InlineGrid(ClientApp(), experiment, 0)
     grid.hosts = list(range(experiment.task.clients))
     classes, shape = list(task.dataset.classes), list(task.shape)
     config = ConfigRecord({"lr": client.lr, "report-losses": False, "classes": classes, "shape": shape})
     try:
         messages = list(strategy.configure_train(1, arrays, config, grid))
-        replies = [_reply(message, network.state_dict(), layout) for message in messages]
-        aggregate, _ = strategy.aggregate_train(1, replies)
+        if not messages:
+            raise UserError(f"{KEY} = {name!r}: asks no client to train")
+        aggregate, _ = strategy.next_model(1, *_answers(messages, network.state_dict(), layout))
     except UserError:
         raise
     except Exception as error:
         raise UserError(explain(name, KEY, "fails on made-up replies", error)) from None
-    if not messages:
-        raise UserError(f"{KEY} = {name!r}: asks no client to train")
     _, problem = cast_aggregate(aggregate, arrays, layout)
     if problem:
         raise UserError(f"{KEY} = {name!r}: does not make a model of made-up replies: {problem}")
 
 
-def _reply(message: Message, state: State, layout: Layout) -> Message:
-    noise = 0.01 * torch.randn(layout.size, generator=torch_rng(0, "rehearsal", message.metadata.dst_node_id))
-    arrays = to_record(layout.state(layout.vector(state) + noise, state))
-    metrics = MetricRecord({"num-examples": 10, "loss": 1.0, "seconds": 0.1})
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+def _answers(messages: list[Message], state: State, layout: Layout) -> tuple[list[Answer], np.ndarray]:
+    """A reply to each message, and the block of what they change."""
+    clients = sorted(message.metadata.dst_node_id for message in messages)
+    noise = torch.stack([0.01 * torch.randn(layout.size, generator=torch_rng(0, "dry-run", c)) for c in clients])
+    answers = []
+    for client, change in zip(clients, noise, strict=True):
+        made = layout.state(layout.vector(state) + change, state)
+        arrays = {name: tensor.numpy() for name, tensor in made.items()}
+        answers.append(Answer(client, {"num-examples": 10, "loss": 1.0, "seconds": 0.1}, arrays))
+    return answers, noise.numpy()

@@ -129,11 +129,11 @@ class Launch:
 
 
 def _check_data(experiment: Experiment, quiet: bool) -> Task:
-    from thistle.strategies.table import needs_server_data
+    from thistle.strategies.build import needs_server_data
     from thistle.tasks.task import prepare_task
 
     with decoding(quiet) as progress:
-        return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment.strategy), progress)
+        return prepare_task(experiment.task, experiment.seed, needs_server_data(experiment), progress)
 
 
 def _run_inline(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:

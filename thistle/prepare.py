@@ -11,10 +11,9 @@ from typing import Any
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.table import check_attack
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import KEYS, Experiment, flatten_tables, parse_overrides, read_file, unknown_key
+from thistle.experiments.experiment import Experiment, flatten_tables, is_key, parse_overrides, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
-from thistle.strategies.table import resolve
 
 PRESETS = Path(__file__).resolve().parent / "presets"
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -71,7 +70,9 @@ def make_experiment(
     else:
         path = find_experiment(source)
         keys, stem, folders = read_file(path), path.stem, code_folders(path)
-    flat = pin({**keys, **read_overrides(overrides)}, folders)
+    from thistle.strategies.build import changed
+
+    flat = pin(changed(keys, read_overrides(overrides)), folders)
     return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed)
 
 
@@ -87,7 +88,7 @@ def typed_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{key!r}: should be a setting's name, such as 'client.lr'")
     flat = flatten_tables(keys)
     for key in flat:
-        if key not in KEYS:
+        if not is_key(key):
             raise UserError(unknown_key(key))
     return {key: _plain_value(value) for key, value in flat.items()}
 
@@ -112,6 +113,8 @@ def settle(
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
+    from thistle.strategies.build import resolve
+
     experiment = resolve(Experiment.of(flat), deployed)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)

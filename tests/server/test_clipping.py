@@ -20,7 +20,7 @@ from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record
 from thistle.server.guard.clipping import WINDOW, Clipping, length, lower_median
 from thistle.server.guard.inspection import Inspection
-from thistle.strategies.table import STRATEGIES
+from thistle.strategies.registry import strategies
 
 QUICK = settings(max_examples=60, deadline=None, database=None)
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
@@ -138,7 +138,7 @@ def test_one_long_reply_costs_a_mean_next_to_nothing(tmp_path: Path, name: str) 
     assert read_json(clipped.summary)["clipped"] == sum(line["clipped"] for line in lines) < len(lines) * 5
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_every_strategy_takes_clipped_updates_and_resumes_with_them(tmp_path: Path, name: str) -> None:
     """Clipped in the rounds before the kill and after it; the bound after it needs the lengths before."""
     keys = {"strategy.name": name, "client.per-round": 7, "rounds": 3, "client.clip": 0.9}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
 
 from tests.federations import model_sha, rounds, run, tiny
@@ -23,8 +22,9 @@ from thistle.experiments.runfolder import read_json, read_lines
 from thistle.protocol.cohort import ACTION
 from thistle.protocol.layout import Layout
 from thistle.strategies.build import make_strategy
+from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.table import STRATEGIES
+from thistle.strategies.registry import strategies
 from thistle.tasks.task import Task
 
 
@@ -59,17 +59,24 @@ def host(train: Any) -> ClientApp:
     return app
 
 
-class Taught(Pipeline):
-    """A user's pipeline that looks at the messages first."""
+seen: list[int] = []
 
-    seen = 0
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        replies = list(replies)
-        Taught.seen += len(replies)
-        return super().aggregate_train(server_round, replies)
+def taught(experiment: Experiment, task: Task, layout: Layout) -> Adapter:
+    """The same pipeline as a user's that looks at the messages first."""
+    made = make_strategy(experiment, task, layout)
+    assert isinstance(made, Pipeline)
+
+    class Taught(type(made)):  # type: ignore[misc]
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+            replies = list(replies)
+            seen.append(len(replies))
+            return super().aggregate_train(server_round, replies)
+
+    made.__class__ = Taught
+    return Adapter(made, layout, made.report_losses)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "rofsl", "dsvd", "scaffold"])
@@ -78,16 +85,10 @@ def test_messages_and_blocks_give_the_same_model(
 ) -> None:
     more = {"strategy.name": strategy, "client.momentum": 0.0}
     usual = model_sha(run(tiny(tmp_path, "usual", **more)))
-
-    def taught(experiment: Experiment, task: Task, layout: Layout) -> Strategy:
-        made = make_strategy(experiment, task, layout)
-        made.__class__ = Taught
-        return made
-
     monkeypatch.setattr("thistle.server.federation.make_strategy", taught)
-    Taught.seen = 0
+    seen.clear()
     assert model_sha(run(tiny(tmp_path, "taught", **more))) == usual
-    assert Taught.seen == 16
+    assert seen == [4] * 4
 
 
 def test_a_run_leaves_everything_it_promises(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path) -> None:
     assert model_sha(run(tiny(tmp_path, "other", seed=1))) not in shas
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_every_strategy_repeats_and_resumes_exactly(tmp_path: Path, name: str) -> None:
     chosen = {"strategy.name": name, "client.per-round": 7, "rounds": 3}
     whole = run(tiny(tmp_path, "whole", **chosen))

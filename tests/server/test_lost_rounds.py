@@ -63,7 +63,7 @@ def test_a_strategy_that_always_raises_fails_the_run(tmp_path: Path, monkeypatch
     def aggregate(*_: object) -> None:
         raise ZeroDivisionError("no weights")
 
-    monkeypatch.setattr(Pipeline, "aggregate", aggregate)
+    monkeypatch.setattr(Pipeline, "next_model", aggregate)
     _, message = failed(tmp_path)
     assert message.endswith("taught the model nothing: aggregate.failed: ZeroDivisionError: no weights")
 

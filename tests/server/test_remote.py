@@ -23,7 +23,7 @@ from thistle.protocol.wakeup import REPLIES
 from thistle.server.federation import Federation
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.server.transport.remote import RemoteGrid
-from thistle.strategies.table import resolve
+from thistle.strategies.build import resolve
 from thistle.tasks.task import prepare_task
 
 

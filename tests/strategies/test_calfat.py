@@ -24,17 +24,17 @@ from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import CONTROL, Layout, to_record
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, steps
-from thistle.strategies.build import make_strategy
-from thistle.strategies.classes import ClassAwareHead, Head, class_weights
+from thistle.strategies.build import make_strategy, needs_server_data, resolve
 from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.registry import strategies
 from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.scaffold import ControlVariates, control_records
-from thistle.strategies.table import STRATEGIES, needs_server_data, resolve
+from thistle.strategies.steps.class_aware import ClassAwareHead, Head, class_weights
+from thistle.strategies.steps.control_variates import ControlVariates, control_records
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import Recipe, train
 
-PIPELINES = [name for name in STRATEGIES if name != "calfat" and not name.startswith("flwr-")]
+PIPELINES = [name for name in strategies() if name != "calfat" and not name.startswith("flwr-")]
 
 
 def make_round(ids: tuple[int, ...], d: int, **more: Any) -> Round:
@@ -133,9 +133,9 @@ class TestScaffold:
         for client, update in enumerate(updates):
             k = math.ceil(len(task.client_images(client)) / 25)
             own.append(-update / (k * 0.1))
-            found = torch.from_numpy(saved.arrays[f"strategy/memory/dict/{CONTROL}/{client}"].copy())
+            found = torch.from_numpy(saved.arrays[f"strategy/{CONTROL}/{client}"].copy())
             torch.testing.assert_close(found, own[-1], atol=1e-4, rtol=1e-4)
-        common = torch.from_numpy(saved.arrays[f"strategy/memory/dict/{CONTROL}"].copy())
+        common = torch.from_numpy(saved.arrays[f"strategy/{CONTROL}"].copy())
         torch.testing.assert_close(common, torch.stack(own).sum(0) / 12, atol=1e-4, rtol=1e-4)
 
     def test_packing_and_resuming_do_not_change_the_model(self, tmp_path: Path) -> None:
@@ -177,17 +177,16 @@ class TestClassAwareHeads:
     def test_against_a_naive_loop(self) -> None:
         network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
         layout = Layout.of(network)
-        head = Head.of(layout, 3)
         rng = np.random.default_rng(1)
         counts = np.array([[5, 0, 0], [2, 8, 0], [0, 0, 3], [9, 9, 9]])
         updates = torch.from_numpy(rng.normal(size=(4, layout.size)).astype(np.float32))
         kept = torch.tensor([True, True, True, False])
         round_ = make_round(
-            (0, 1, 2, 3), layout.size, examples=counts.sum(1).tolist(), class_counts=torch.tensor(counts)
+            (0, 1, 2, 3), layout.size, examples=counts.sum(1).tolist(), class_counts=torch.tensor(counts), layout=layout
         )
-        mean = steps.Aggregation("mean", lambda u, w, m: aggregators.mean(u, w, mixing=m))
+        mean = steps.Aggregation("mean", aggregators.mean)
         before = mean(round_, Progress.begin(updates).drop(~kept, "loss"))
-        after = ClassAwareHead(head, 1e-3)(round_, before)
+        after = ClassAwareHead(1e-3)(round_, before)
         states = [layout.state(update, {}) for update in updates]
         expected = layout.state(before.step, {})
         for c in range(3):
@@ -240,11 +239,11 @@ class TestCalFAT:
             key for key in over.flat() if key.startswith("strategy.") and key not in ("strategy.name", "strategy.base")
         ]
         assert {key: over.flat()[key] for key in keys} == {key: alone.flat()[key] for key in keys}
-        assert needs_server_data(over.strategy) == needs_server_data(alone.strategy)
+        assert needs_server_data(over) == needs_server_data(alone)
         layout = Layout.of(nn.Linear(2, 2))
         one, other = make_strategy(over, TASK, layout), make_strategy(alone, TASK, layout)
         assert isinstance(one, Pipeline) and isinstance(other, Pipeline)
-        assert [type(step) for step in one.steps] == [type(step) for step in other.steps]
+        assert [type(step) for step in one.plan] == [type(step) for step in other.plan]
 
     def test_it_trains_as_its_paper_says_unless_told_otherwise(self) -> None:
         client = resolve(experiment(name="calfat")).client
@@ -286,19 +285,23 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "median": (
         {"name": "calfat", "base": "median", "class-aware": True},
-        "strategy.class-aware = true: rows of the head can be averaged by class over a mean only, not with "
-        "strategy.aggregator = median",
+        "strategy.class-aware = true: calfat has no such setting; those that have it: fedavg, calfat, fedprox",
     ),
     "geometric median": ({"name": "calfat", "base": "rofsl", "class-aware": True}, "strategy.class-aware = true"),
     "mixing": (
         {"name": "fedavg", "pre": "bucketing", "class-aware": True},
-        "strategy.class-aware = true: rows of the head can be averaged by class over a mean only, not with "
-        "strategy.pre = bucketing",
+        "strategy.pre = bucketing: strategy.class-aware needs each client's own update; use none",
     ),
-    "Flower's": ({"name": "flwr-fedavg", "class-aware": True}, "strategy.class-aware = True: flwr-fedavg is Flower's"),
+    "Flower's": (
+        {"name": "flwr-fedavg", "class-aware": True},
+        "strategy.class-aware = true: flwr-fedavg has no such setting",
+    ),
     "its own base": ({"name": "calfat", "base": "calfat"}, "strategy.base = 'calfat': should be one of fedavg"),
     "Flower's base": ({"name": "calfat", "base": "flwr-fedavg"}, "strategy.base = 'flwr-fedavg': should be one of"),
-    "no calfat": ({"name": "fedavg", "base": "rofsl"}, "strategy.base = rofsl: only strategy.name = calfat has a base"),
+    "no calfat": (
+        {"name": "fedavg", "base": "rofsl"},
+        "strategy.base = rofsl: fedavg has no such setting; those that have it: calfat",
+    ),
     "zeno": ({"name": "zeno", "control-variates": True}, "strategy.filter = zeno: SCAFFOLD's control variates need"),
     "base without data": (
         {"name": "calfat", "base": "rofsl", "task.server-data": "none"},

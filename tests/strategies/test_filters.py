@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thistle.strategies.filters import AngleFilter, LossFilter, ZenoFilter, loss_scores
 from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter, loss_scores
 
 LR = 0.25
 SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**31))

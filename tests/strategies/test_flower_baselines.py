@@ -14,8 +14,8 @@ from tests.federations import rounds, run, tiny
 from tests.messages import reply
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import Layout
-from thistle.strategies.build import make_strategy
-from thistle.strategies.table import resolve
+from thistle.strategies.build import make_strategy, resolve
+from thistle.strategies.flower import Adapter
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import Recipe, train
 
@@ -56,7 +56,7 @@ def test_q_fedavg_is_its_equations() -> None:
         )
     )
     strategy = make_strategy(experiment, cached_task(experiment.task, 0), Layout.of(nn.Linear(2, 2)))
-    assert isinstance(strategy, QFedAvg)
+    assert isinstance(strategy, Adapter) and isinstance(strategy.inner, QFedAvg)
     rng = np.random.default_rng(0)
     sent = rng.normal(size=(4, 3))
     models, losses = rng.normal(size=(3, 4, 3)), np.array([0.5, 2.0, 1.3])
@@ -79,7 +79,7 @@ def test_q_fedavg_is_its_equations() -> None:
         )
         for i, (model, loss) in enumerate(zip(models, losses, strict=True))
     ]
-    aggregate, _ = strategy.aggregate_train(1, replies)
+    aggregate, _ = strategy.inner.aggregate_train(1, replies)
     assert aggregate is not None
     steps = (sent - models) / eta
     deltas = losses[:, None, None] ** q * steps

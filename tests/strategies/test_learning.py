@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from thistle.protocol.layout import Layout, State
-from thistle.strategies import learning
-from thistle.strategies.learning import ServerData, ServerRound
 from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.steps import ServerLearning
+from thistle.strategies.steps import ServerLearning, learning
+from thistle.strategies.steps.learning import ServerData, ServerRound
 
 COUNT, CLASSES, SHAPE = 23, 4, (2, 3, 3)
 INPUTS = 18
@@ -64,7 +63,7 @@ def ref_gradient(make: Callable[[], nn.Module], server: ServerRound) -> np.ndarr
     model = make().double().eval()
     model.load_state_dict({name: t.double() if t.is_floating_point() else t for name, t in server.sent.items()})
     data = server.data
-    nn.functional.cross_entropy(model(data.pixels.double()), data.labels).backward()
+    nn.functional.cross_entropy(model(data.inputs.double()), data.labels).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return np.concatenate([gradients[entry.name].numpy().ravel() for entry in data.layout.trained])
 
@@ -91,7 +90,7 @@ def test_the_gradient_knows_no_weight_decay_and_no_round() -> None:
 
 def softmax_sgd(server: ServerRound, start: Tensor, lr: float, gamma: float, decay: float, epochs: int) -> np.ndarray:
     """W ← W − lr·γ(∇f0 + decay·W), all data in every step, for softmax regression."""
-    x = server.data.pixels.double().reshape(COUNT, -1).numpy()
+    x = server.data.inputs.double().reshape(COUNT, -1).numpy()
     wanted = np.eye(CLASSES)[server.data.labels.numpy()]
     flat = start.double().numpy().copy()
     for _ in range(epochs):
@@ -131,7 +130,7 @@ def test_learning_in_several_layers() -> None:
     layout = one.data.layout
     model.load_state_dict({k: v.double() for k, v in layout.state(start, {}).items()})
     for _ in range(3):
-        loss = nn.functional.cross_entropy(model(one.data.pixels.double()), one.data.labels)
+        loss = nn.functional.cross_entropy(model(one.data.inputs.double()), one.data.labels)
         parameters = list(model.parameters())
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data -= 0.5 * (gradient + 0.1 * parameter.data)

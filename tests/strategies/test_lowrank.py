@@ -22,12 +22,13 @@ from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.protocol.factors import is_matrix, layer_rank, sides
 from thistle.protocol.layout import Layout
 from thistle.server.recording.checkpoint import load_checkpoint
-from thistle.strategies.build import make_strategy
-from thistle.strategies.lowrank import CriticalParameters, LowRank, SimilarityWeighting, matrices_of
+from thistle.strategies.build import make_strategy, resolve
+from thistle.strategies.dsvd import SimilarityWeighting
+from thistle.strategies.memory.ranks import LEAST, RANKS, Ranks
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.ranks import LEAST, RANKS, Ranks
-from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.table import needs_losses, resolve
+from thistle.strategies.rounds import Progress, Round, matrices_of
+from thistle.strategies.rules.fedcpa import CriticalParameters
+from thistle.strategies.steps.lowrank import LowRank
 
 # ---- ranks -----------------------------------------------------------------------------------------------------
 
@@ -66,9 +67,11 @@ def test_updates_are_cut_before_anything_else_where_the_client_has_not() -> None
     updates = torch.randn(2, 40 * 30 + 4 * 4, generator=torch.Generator().manual_seed(0))
     matrices = ((0, 40, 30), (1200, 4, 4))  # at rank 2, factors of the second would be larger than it is
     ranks = torch.tensor([0.5, 1.0]).double()
-    round = Round(1, (0, 1), torch.ones(2).double() / 2, torch.zeros(1216), 0.1, None, {}, ranks)
+    layout = Layout.of(nn.Sequential(nn.Linear(30, 40, bias=False), nn.Linear(4, 4, bias=False)))
+    assert matrices_of(layout) == matrices
+    round = Round(1, (0, 1), torch.ones(2).double() / 2, torch.zeros(1216), 0.1, None, {}, ranks, layout=layout)
     for factors in (True, False):
-        cut = LowRank(matrices, factors, decompose=False)(round, Progress.begin(updates.clone())).updates
+        cut = LowRank(factors)(round, Progress.begin(updates.clone())).updates
         first, second = (cut[0, s : s + r * c].view(r, c) for s, r, c in matrices)
         assert torch.equal(first, updates[0, :1200].view(40, 30)) == factors
         assert int(torch.linalg.matrix_rank(second, rtol=1e-5)) == 2
@@ -86,7 +89,7 @@ def experiment(**more: Any) -> Experiment:
 def steps(**more: Any) -> list[object]:
     strategy = make_strategy(experiment(**more), TASK, Layout.of(nn.Linear(4, 3)))
     assert isinstance(strategy, Pipeline)
-    return list(strategy.steps)
+    return list(strategy.plan)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,15 +105,15 @@ TASK: Any = None
 
 def test_dsvd_is_this_list() -> None:
     cut, weighting = steps(name="dsvd")
-    assert cut == LowRank(((0, 3, 4),), factors=True, decompose=True)
+    assert cut == LowRank(factors=True, decompose=True)
     assert weighting == SimilarityWeighting((0.34, 0.33, 0.33), True, 0.1)
     paper = steps(name="dsvd", scale="paper", exchange="full")
-    assert paper[0] == LowRank(((0, 3, 4),), factors=False, decompose=True)
+    assert paper[0] == LowRank(factors=False, decompose=True)
     assert paper[1] == SimilarityWeighting((0.34, 0.33, 0.33), False, 1.0)
     assert steps(name="dsvd", **{"similarity-weights": "auto"})[1] == SimilarityWeighting(None, True, 0.1)
-    assert steps(name="fedcpa") == [CriticalParameters(((0, 3, 4),))]
+    assert steps(name="fedcpa") == [CriticalParameters()]
     assert [type(step).__name__ for step in steps(name="fedsvd")] == ["LowRank", "Aggregation"]
-    assert [type(step).__name__ for step in steps(name="rofsl", aggregator="dsvd")] == [
+    assert [type(step).__name__ for step in steps(name="dsvd", filter="loss", tau=1.0, gamma=0.5)] == [
         "LowRank",
         "LossFilter",
         "SimilarityWeighting",
@@ -120,10 +123,11 @@ def test_dsvd_is_this_list() -> None:
 
 
 def test_who_reports_losses() -> None:
-    assert needs_losses(experiment(name="dsvd").strategy) and needs_losses(experiment(name="flwr-qfedavg").strategy)
-    assert needs_losses(experiment(name="rfa", **{"rank-step": 0.1}).strategy)
-    assert not needs_losses(experiment(name="dsvd", **{"rank-step": 0.0}).strategy)
-    assert not needs_losses(experiment(name="fedsvd").strategy)
+    def asks(**more: Any) -> bool:
+        return make_strategy(experiment(**more), TASK, Layout.of(nn.Linear(4, 3))).report_losses
+
+    assert asks(name="dsvd") and asks(name="flwr-qfedavg") and asks(name="rfa", **{"rank-step": 0.1})
+    assert not asks(name="dsvd", **{"rank-step": 0.0}) and not asks(name="fedsvd")
 
 
 @pytest.mark.parametrize(
@@ -140,8 +144,11 @@ def test_who_reports_losses() -> None:
         ({"rank": 0.0}, "strategy.rank = 0.0"),
         ({"temperature": 0.0}, "strategy.temperature = 0.0"),
         ({"name": "fedcpa", "pre": "bucketing"}, "strategy.pre = bucketing: fedcpa looks at"),
-        ({"name": "flwr-fedavg", "exchange": "factors"}, "strategy.exchange = factors: flwr-fedavg is Flower's own"),
-        ({"name": "flwr-krum", "rank-step": 0.1}, "strategy.rank-step = 0.1: flwr-krum is Flower's own"),
+        (
+            {"name": "flwr-fedavg", "exchange": "factors"},
+            "strategy.exchange = factors: flwr-fedavg has no such setting; those that have it: fedavg, rofsl",
+        ),
+        ({"name": "flwr-krum", "rank-step": 0.1}, "strategy.rank-step = 0.1: flwr-krum has no such setting"),
     ],
 )
 def test_what_cannot_work_is_refused(keys: dict[str, Any], message: str) -> None:
@@ -232,12 +239,12 @@ NORMED = {"model.name": "vgg8", "task.train-size": 24, "client.per-round": 2, "r
 @pytest.mark.parametrize(
     "more",
     [
-        {"strategy.name": "rofsl", "strategy.aggregator": "dsvd"},
+        {"strategy.name": "dsvd", "strategy.filter": "loss", "strategy.tau": 1.0, "strategy.gamma": 0.5},
         {"strategy.name": "dsvd", "strategy.filter": "zeno", "strategy.tau": 1.0, "strategy.weighted": True},
         {"strategy.name": "dsvd", "strategy.similarity-weights": "auto", "strategy.reputation": True},
         {"strategy.name": "dsvd", "strategy.scale": "paper", "strategy.similarity-weights": "0.8,100,10000"},
         {"strategy.name": "dsvd", "strategy.rank": 1.0, "strategy.rank-step": 0.0},
-        {"strategy.name": "rofsl", "strategy.aggregator": "fedcpa"},
+        {"strategy.name": "fedcpa", "strategy.filter": "loss", "strategy.gamma": 0.5},
         {"strategy.name": "krum", "strategy.exchange": "factors", "strategy.rank": 0.25, "client.per-round": 7},
         {"strategy.name": "median", "strategy.rank": 0.3, **NORMED},
         {"strategy.name": "dsvd", **NORMED},

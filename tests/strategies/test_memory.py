@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
+from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
-from tests.messages import reply
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
+from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record, to_state
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from thistle.strategies.build import make_strategy
-from thistle.strategies.memory import recall, remind
+from thistle.strategies.build import make_strategy, resolve
+from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.table import STRATEGIES, resolve
+from thistle.strategies.registry import strategies
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.task import Task
 
@@ -59,9 +59,8 @@ class Run:
         keys = {f"strategy.{key}": value for key, value in {"name": name, **more}.items()}
         sizes = {"client.per-round": CLIENTS, "task.clients": CLIENTS, "model.name": "mlp"}
         self.layout = Layout.of(network)
-        self.strategy: Strategy = make_strategy(resolve(Experiment.of({**sizes, **keys})), TASK, self.layout)
-        if isinstance(self.strategy, Pipeline) and self.strategy.server is not None:
-            self.strategy.server.network, self.strategy.server.layout = network, self.layout
+        with patch("thistle.strategies.build.build_model", lambda *_: network):
+            self.strategy = make_strategy(resolve(Experiment.of({**sizes, **keys})), TASK, self.layout)
 
     def round(self, number: int, arrays: ArrayRecord) -> ArrayRecord:
         reseed_globals(0, "server", number)
@@ -69,32 +68,38 @@ class Run:
         nodes: Any = Nodes()
         asked = list(self.strategy.configure_train(number, arrays, config, nodes))
         assert len(asked) == CLIENTS
-        after, _ = self.strategy.aggregate_train(number, [self.reply(client, number, arrays) for client in range(7)])
+        answers = [self.answer(client, number, arrays) for client in range(CLIENTS)]
+        before = self.layout.vector(to_state(arrays)).numpy()
+        updates = np.empty((CLIENTS, self.layout.size), np.float32)
+        for row, answer in zip(updates, answers, strict=True):
+            self.layout.write_change(answer.arrays, before, row)
+        after, _ = self.strategy.next_model(number, answers, updates)
         assert after is not None
         return after
 
-    def reply(self, client: int, number: int, arrays: ArrayRecord) -> Message:
+    def answer(self, client: int, number: int, arrays: ArrayRecord) -> Answer:
         generator = torch.Generator().manual_seed(1000 * number + client)
         state = to_state(arrays)
         for entry in self.layout.trained:
             state[entry.name] = state[entry.name] + 0.2 * torch.randn(entry.shape, generator=generator) + 0.15
-        metrics = {"num-examples": client + 1, "loss-before": 1.0, "loss-after": 0.5}
-        return reply(client, RecordDict({"arrays": to_record(state), "metrics": MetricRecord(metrics)}))
+        numbers: Any = {"num-examples": client + 1, "loss-before": 1.0, "loss-after": 0.5}
+        return Answer(client, numbers, {name: tensor.numpy() for name, tensor in state.items()})
 
 
 def same(a: ArrayRecord, b: ArrayRecord) -> bool:
     return list(a) == list(b) and all(np.array_equal(a[name].numpy(), b[name].numpy()) for name in a)
 
 
-def through_a_checkpoint(strategy: Strategy, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays, plain = recall(strategy)
-    save_checkpoint(folder, Checkpoint(2, arrays, plain))
+def through_a_checkpoint(strategy: Pipeline | Adapter, folder: Path) -> dict[str, Any]:
+    state = strategy.state_dict()
+    arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+    save_checkpoint(folder, Checkpoint(2, arrays, {name: value for name, value in state.items() if name not in arrays}))
     loaded = load_checkpoint(folder)
     assert loaded is not None
-    return dict(loaded.arrays), dict(loaded.plain)
+    return {**loaded.arrays, **loaded.plain}
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((name, "plain") for name in STRATEGIES), *BESIDE_BUFFERS])
+@pytest.mark.parametrize(("name", "kind"), [*((name, "plain") for name in strategies()), *BESIDE_BUFFERS])
 def test_every_strategy_goes_on_as_if_nothing_had_happened(name: str, kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = NETWORKS[kind]()
@@ -104,7 +109,7 @@ def test_every_strategy_goes_on_as_if_nothing_had_happened(name: str, kind: str,
     for number in (1, 2):
         arrays = whole.round(number, arrays)
     resumed = Run(name, network, **options)
-    remind(resumed.strategy, *through_a_checkpoint(whole.strategy, tmp_path))
+    resumed.strategy.load_state_dict(through_a_checkpoint(whole.strategy, tmp_path))
     assert same(resumed.round(3, arrays), whole.round(3, arrays))
 
 
@@ -127,10 +132,9 @@ def test_the_order_of_records_is_kept(name: str, tmp_path: Path) -> None:
     whole = Run(name, network)
     arrays = whole.round(1, arrays)
     resumed = Run(name, network)
-    found, plain = through_a_checkpoint(whole.strategy, tmp_path)
-    backwards = dict(sorted(found.items(), reverse=True))
-    remind(resumed.strategy, backwards, plain)
-    kept, current = whole.strategy.current_arrays, resumed.strategy.current_arrays  # type: ignore[attr-defined]
+    found = through_a_checkpoint(whole.strategy, tmp_path)
+    resumed.strategy.load_state_dict(dict(sorted(found.items(), reverse=True)))
+    kept, current = (run.strategy.inner.current_arrays for run in (whole, resumed))  # type: ignore[union-attr]
     if isinstance(kept, ArrayRecord):
         assert same(current, kept)
     assert same(resumed.round(2, arrays), whole.round(2, arrays))
@@ -153,7 +157,7 @@ def test_a_pipelines_memory_holds_what_its_steps_note(tmp_path: Path) -> None:
         after = run.round(1, arrays)
         assert isinstance(run.strategy, Pipeline) and run.strategy.memory.keys() == keys
         fresh = Run(name, network, reputation=True).strategy
-        remind(fresh, *through_a_checkpoint(run.strategy, tmp_path / name))
+        fresh.load_state_dict(through_a_checkpoint(run.strategy, tmp_path / name))
         assert isinstance(fresh, Pipeline) and fresh.memory.keys() == keys
         assert all(np.array_equal(fresh.memory[key], run.strategy.memory[key]) for key in keys)
         if name == "centered-clipping":
@@ -164,15 +168,15 @@ def test_a_pipelines_memory_holds_what_its_steps_note(tmp_path: Path) -> None:
 def test_nothing_remembered_is_nothing_put_back() -> None:
     network = NETWORKS["plain"]()
     fresh = Run("rfa", network).strategy
-    arrays, plain = recall(fresh)
-    assert arrays == {}
+    assert fresh.state_dict() == {}
     other = Run("rfa", network).strategy
-    remind(other, arrays, plain)
+    other.load_state_dict(fresh.state_dict())
     assert isinstance(other, Pipeline) and other.memory == {}
 
 
 def test_arrays_by_number_come_back_by_number() -> None:
-    one, other = (Run("rfa", NETWORKS["plain"]()).strategy for _ in range(2))
-    one.seen = {3: np.ones(2), 10: np.zeros(1)}  # type: ignore[attr-defined]
-    remind(other, *recall(one))
-    assert sorted(other.seen) == [3, 10] and other.seen[3].tolist() == [1.0, 1.0]  # type: ignore[attr-defined]
+    one, other = (Run("flwr-fedavg", NETWORKS["plain"]()).strategy for _ in range(2))
+    one.inner.seen = {3: np.ones(2), 10: np.zeros(1)}  # type: ignore[union-attr]
+    other.load_state_dict(one.state_dict())
+    seen = other.inner.seen  # type: ignore[union-attr]
+    assert sorted(seen) == [3, 10] and seen[3].tolist() == [1.0, 1.0]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thistle.strategies.per_client import PerClient
+from thistle.strategies.memory.per_client import PerClient
 
 IDS = st.integers(0, 2**64 - 1)
 ROUNDS = st.lists(st.dictionaries(IDS, st.floats(-1e9, 1e9), max_size=8), max_size=6)

@@ -20,17 +20,17 @@ from thistle.client import honest
 from thistle.client.app import APPS
 from thistle.protocol.layout import Layout, State, to_record, to_state
 from thistle.server.recording.checkpoint import load_checkpoint
-from thistle.strategies import aggregators, reputation, steps
-from thistle.strategies.filters import AngleFilter, LossFilter
-from thistle.strategies.learning import ServerData
-from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.reputation import REPUTATION
+from thistle.strategies import aggregators, steps
+from thistle.strategies.build import Own
+from thistle.strategies.memory import reputation
+from thistle.strategies.memory.reputation import REPUTATION
 from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.steps.filters import AngleFilter, LossFilter
 
 INPUTS, CLASSES, COUNT, LR = 6, 3, 15, 0.2
-MEAN = steps.Aggregation("mean", lambda u, w, m: aggregators.mean(u, w, mixing=m))
-MEDIAN = steps.Aggregation("median", lambda u, w, m: aggregators.coordinate_median(u, mixing=m), True)
-GEOMETRIC = steps.Aggregation("geometric-median", lambda u, w, m: aggregators.geometric_median(u, w, mixing=m))
+MEAN = steps.Aggregation("mean", aggregators.mean)
+MEDIAN = steps.Aggregation("median", lambda updates, weights: aggregators.coordinate_median(updates), True)
+GEOMETRIC = steps.Aggregation("geometric-median", aggregators.geometric_median)
 
 
 class Nodes:
@@ -62,12 +62,13 @@ class Bench:
         self.sent: State = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         self.model = self.layout.vector(self.sent)
         self.pixels, self.labels = torch.rand(COUNT, 1, 2, 3), torch.randint(CLASSES, (COUNT,))
-        data = ServerData(self.network, self.layout, self.pixels, self.labels, 2, 1000, 0.01, 0)
-        settings = {"per_round": 4, "seed": 0, "weighted": False, "reputed": False, **more}
-        self.pipeline = Pipeline(chosen, self.layout, data if trusts else None, **settings)
+        data = {"model": self.network, "server_data": (self.pixels, self.labels)} if trusts else {}
+        known = {"min_train_nodes": 4, "fraction_train": 0.1, "server_batch_size": 1000, "weight_decay": 0.01}
+        self.pipeline = Own(made=chosen, **data, **{**known, **more})
 
     def ask(self, number: int = 1) -> list[int]:
         config, nodes = ConfigRecord({"lr": LR}), Nodes(10)
+        self.pipeline.fit(min(self.pipeline.min_train_nodes, 10))
         messages = self.pipeline.configure_train(number, to_record(self.sent), config, nodes)  # type: ignore[arg-type]
         return [message.metadata.dst_node_id for message in messages]
 
@@ -208,7 +209,7 @@ def test_buffers_stay_where_nobody_is_kept(rule: Step) -> None:
 
 def test_a_client_that_krum_did_not_choose_is_heard() -> None:
     """Its one choice could lie about its buffers without anybody to check it."""
-    krum = steps.Aggregation("krum", lambda u, w, m: aggregators.krum(u, 1, mixing=m))
+    krum = steps.Aggregation("krum", lambda updates, weights: aggregators.krum(updates, 1))
     bench = Bench(krum, network=normed(), trusts=False)
     updates = bench.updates(1).repeat(6, 1) + 0.1 * bench.updates(6)
     honest, _ = bench.after([bench.reply(c, row, **statistics(1.0)) for c, row in enumerate(updates)])
@@ -245,7 +246,7 @@ def test_the_servers_data_speak_against_liars(lie: float) -> None:
 def test_batch_norm_of_the_server() -> None:
     """`strategy.batch-norm = "server"`: its statistics, however plausible the clients' are; dropout is off."""
     network = nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, CLASSES), nn.BatchNorm1d(CLASSES), nn.Dropout(0.5))
-    bench = Bench(MEAN, network=network, server_statistics=True)
+    bench = Bench(MEAN, network=network, batch_norm="server")
     first = bench.after([bench.reply(c, row) for c, row in enumerate(bench.updates(3))])[0]
     mean, variance = normal_statistics(bench, first)
     torch.testing.assert_close(first["2.running_mean"], mean)
@@ -264,7 +265,7 @@ def test_sampling_is_without_replacement_and_by_seed_and_round() -> None:
     assert all(len(set(chosen)) == 4 and chosen == sorted(chosen) for chosen in rounds)
     assert len({tuple(chosen) for chosen in rounds}) > 4
     assert [Bench(MEAN, seed=1).ask(number) for number in range(1, 9)] != rounds
-    assert Bench(MEAN, per_round=99).ask() == list(range(10))
+    assert Bench(MEAN, min_train_nodes=99).ask() == list(range(10))
 
 
 def test_everybody_is_sampled_alike() -> None:
@@ -274,7 +275,7 @@ def test_everybody_is_sampled_alike() -> None:
 
 
 def test_a_bad_name_is_sampled_less_but_never_not() -> None:
-    bench = Bench(MEAN, reputed=True)
+    bench = Bench(MEAN, reputation=True)
     bench.pipeline.memory |= REPUTATION.after({}, [0], np.zeros(1))
     draws = [bench.ask(number) for number in range(1, 501)]
     assert all(len(set(chosen)) == 4 for chosen in draws)
@@ -304,7 +305,7 @@ def test_reputation_forgets_slowly(clients: list[tuple[float, str]]) -> None:
 
 
 def test_verdicts_become_reputation() -> None:
-    bench = Bench(keep_first(2), MEAN, reputed=True)
+    bench = Bench(keep_first(2), MEAN, reputation=True)
     replies = [bench.reply(client, row) for client, row in zip((1, 4, 6), bench.updates(3), strict=True)]
     for number in (1, 2):
         bench.after(replies, number)
@@ -341,6 +342,6 @@ def test_the_guards_rejections_cost_reputation_and_failures_do_not(
     folder = run(tiny(tmp_path, **few, **{"strategy.name": "fedavg", "strategy.reputation": True}))
     checkpoint = load_checkpoint(folder.checkpoints)
     assert checkpoint is not None
-    names = {name: f"strategy/memory/dict/{name}" for name in (REPUTATION.name, f"{REPUTATION.name}.ids")}
+    names = {name: f"strategy/{name}" for name in (REPUTATION.name, f"{REPUTATION.name}.ids")}
     found = REPUTATION.of({name: checkpoint.arrays[path] for name, path in names.items()}, range(4))
     np.testing.assert_allclose(found, [1.0, 0.64, 1.0, 1.0])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.share import EVIDENCE, MOST, SPLIT, MaliciousShare, explained, relative
+from thistle.strategies.steps.share import EVIDENCE, MOST, SPLIT, MaliciousShare, explained, relative
 
 
 def judge(scores: list[float], ids: list[int], memory: dict[str, np.ndarray]) -> tuple[list[bool], Progress]:

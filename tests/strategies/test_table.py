@@ -6,20 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.serverapp import strategy as flower
 from torch import nn
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.settings import Strategy
 from thistle.protocol.layout import Layout
 from thistle.strategies import steps
-from thistle.strategies.build import make_strategy
-from thistle.strategies.filters import LossFilter, ZenoFilter
-from thistle.strategies.flower import WithoutBuffers
+from thistle.strategies.build import AUTO_CLIP, find, make_strategy, needs_server_data, resolve
+from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.share import MaliciousShare
-from thistle.strategies.table import AUTO_CLIP, COMMON, STRATEGIES, find, needs_server_data, resolve
+from thistle.strategies.registry import about, settings_of, strategies
+from thistle.strategies.rules.centered_clipping import ClipAroundLast
+from thistle.strategies.rules.fltrust import TrustByCosine
+from thistle.strategies.rules.foolsgold import OneVotePerDirection
+from thistle.strategies.steps.filters import LossFilter, ZenoFilter
+from thistle.strategies.steps.share import MaliciousShare
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.task import Task
 
@@ -37,7 +38,7 @@ def experiment(**more: Any) -> Experiment:
     return Experiment.of({"client.per-round": 7, "model.name": "mlp", **keys})
 
 
-def built(layout: Layout = PLAIN, **more: Any) -> flower.Strategy:
+def built(layout: Layout = PLAIN, **more: Any) -> Pipeline | Adapter:
     return make_strategy(resolve(experiment(**more)), TASK, layout)
 
 
@@ -47,17 +48,12 @@ def pipeline(**more: Any) -> Pipeline:
     return strategy
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_every_default_is_filled(name: str) -> None:
     resolved = resolve(experiment(name=name))
-    assert "default" not in [value for key, value in resolved.flat().items() if key.startswith("strategy.")]
+    fields = settings_of(find(name)).model_fields
+    assert resolved.strategy.options == {key: field.default for key, field in fields.items()}
     assert resolve(resolved) == resolved
-    for key, value in STRATEGIES[name].defaults.items():
-        assert resolved.flat()[f"strategy.{key}"] == value
-
-
-def test_common_defaults_name_every_setting() -> None:
-    assert COMMON.keys() == {field.replace("_", "-") for field in Strategy.model_fields} - {"name"}
 
 
 def test_what_the_user_says_stays() -> None:
@@ -72,7 +68,7 @@ MEANS = {"fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold"
 }
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_auto_clips_means_on_real_nodes_and_nothing_elsewhere(name: str) -> None:
     assert resolve(experiment(name=name)).client.clip == "off"
     deployed = resolve(experiment(name=name), deployed=True)
@@ -86,7 +82,7 @@ def test_auto_clips_means_on_real_nodes_and_nothing_elsewhere(name: str) -> None
         ({"name": "calfat", "base": "rofsl"}, "off"),
         ({"name": "calfat", "base": "scaffold"}, AUTO_CLIP),
         ({"name": "rofsl", "aggregator": "mean"}, AUTO_CLIP),
-        ({"name": "fedavg", "aggregator": "median"}, "off"),
+        ({"name": "median"}, "off"),
         ({"name": "fedavg", "client.clip": "off"}, "off"),
         ({"name": "fedavg", "client.clip": 3.0}, 3.0),
         ({"name": "rofsl", "client.clip": 3.0}, 3.0),
@@ -96,46 +92,45 @@ def test_auto_goes_by_the_rule_and_what_the_user_says_stays(keys: dict[str, Any]
     assert resolve(experiment(**keys), deployed=True).client.clip == clip
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 @pytest.mark.parametrize("layout", [PLAIN, NORMED], ids=["plain", "buffers"])
 def test_every_row_builds(name: str, layout: Layout) -> None:
     strategy = built(layout, name=name)
     if name.startswith("flwr-"):
-        assert isinstance(strategy, WithoutBuffers) == bool(layout.buffers)
-        inner = strategy.inner if isinstance(strategy, WithoutBuffers) else strategy
-        assert type(inner).__name__.lower() == name.removeprefix("flwr-")
+        assert isinstance(strategy, Adapter)
+        assert type(strategy.inner).__name__.lower() == name.removeprefix("flwr-")
     else:
-        assert isinstance(strategy, Pipeline) and strategy.steps
+        assert isinstance(strategy, Pipeline) and strategy.plan
 
 
 def test_every_row_explains_itself() -> None:
-    assert all(entry.about and entry.paper and "\n" not in entry.about for entry in STRATEGIES.values())
+    assert all(about(cls) and cls.paper for cls in strategies().values())
 
 
 def test_the_papers_strategies_are_these_lists() -> None:
-    loss, median, clip, learn = pipeline(name="rofsl").steps
+    loss, median, clip, learn = pipeline(name="rofsl").plan
     assert loss == LossFilter(0.1, 0.5) and clip == steps.Clip(1.0) and learn == steps.ServerLearning(0.5, 1.0)
     assert isinstance(median, steps.Aggregation) and median.name == "geometric-median"
-    mean, rate, learn = pipeline(name="fsl").steps
-    assert isinstance(mean, steps.Aggregation) and mean.name == "mean"
+    mean, rate, learn = pipeline(name="fsl").plan
+    assert isinstance(mean, steps.Aggregation) and mean.name == "fsl"
     assert rate == steps.ServerRate(2.0) and learn == steps.ServerLearning(0.5, 0.0)
-    zeno, mean = pipeline(name="zeno").steps
+    zeno, mean = pipeline(name="zeno").plan
     assert zeno == ZenoFilter(0.1, 0.1) and isinstance(mean, steps.Aggregation) and mean.name == "mean"
-    assert [type(step) for step in pipeline(name="rfa").steps] == [steps.Aggregation]
-    assert pipeline(name="fltrust").steps == (steps.FLTrust(),)
-    assert pipeline(name="foolsgold").steps == (steps.FoolsGold(),)
-    assert pipeline(name="server-alone").steps == (steps.ServerLearning(0.5, 0.0),)
-    assert pipeline(name="centered-clipping", tau=2.0).steps[0] == steps.CenteredClipping(2.0)
+    assert [type(step) for step in pipeline(name="rfa").plan] == [steps.Aggregation]
+    assert pipeline(name="fltrust").plan == (TrustByCosine(),)
+    assert pipeline(name="foolsgold").plan == (OneVotePerDirection(),)
+    assert pipeline(name="server-alone").plan == (steps.ServerLearning(0.5, 0.0),)
+    assert pipeline(name="centered-clipping", tau=2.0).plan[0] == ClipAroundLast(2.0)
 
 
 def test_zero_turns_a_step_off() -> None:
-    assert [type(step) for step in pipeline(name="rofsl", gamma=0.0, tau=0.0, filter="none").steps] == [
+    assert [type(step) for step in pipeline(name="rofsl", gamma=0.0, tau=0.0, filter="none").plan] == [
         steps.Aggregation
     ]
 
 
 def test_an_automatic_share() -> None:
-    step = pipeline(name="rofsl", theta="auto").steps[0]
+    step = pipeline(name="rofsl", theta="auto").plan[0]
     assert isinstance(step, LossFilter) and isinstance(step.theta, MaliciousShare)
 
 
@@ -143,63 +138,64 @@ def test_settings_reach_the_pipeline() -> None:
     strategy = pipeline(
         name="rofsl", reputation=True, weighted=True, **{"client.weight-decay": 0.25, "server-epochs": 3}
     )
-    assert strategy.reputed
-    assert strategy.weighted and strategy.per_round == 7
-    server = strategy.server
+    assert strategy.reputation and strategy.weighs() and strategy.min_train_nodes == 7
+    server = strategy._server
     assert server is not None and (server.weight_decay, server.epochs, server.batch_size) == (0.25, 3, 180)
-    assert pipeline(name="fedavg").weighted and not pipeline(name="rofsl").weighted
-    assert not pipeline(name="rofsl").reputed
+    assert pipeline(name="fedavg").weighs() and not pipeline(name="rofsl").weighs()
+    assert not pipeline(name="rofsl").reputation
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "krum": (
         {"name": "krum", "malicious": 3},
-        "strategy.malicious = 3: krum needs at least 9 updates a round, but gets 7",
+        "strategy.malicious = 3: krum needs at least 9 updates per round, but gets 7",
     ),
     "multi-krum": ({"name": "multi-krum", "malicious": 3}, "strategy.malicious = 3: multi-krum needs"),
     "bulyan": (
         {"name": "bulyan", "malicious": 2},
-        "strategy.malicious = 2: bulyan needs at least 11 updates a round, but gets 7",
+        "strategy.malicious = 2: bulyan needs at least 11 updates per round, but gets 7",
     ),
-    "Flower's Krum": ({"name": "flwr-krum", "malicious": 3}, "strategy.malicious = 3: krum needs"),
-    "Flower's multi-Krum": ({"name": "flwr-multikrum", "malicious": 3}, "strategy.malicious = 3: multikrum needs"),
-    "Flower's Bulyan": ({"name": "flwr-bulyan", "malicious": 2}, "strategy.malicious = 2: bulyan needs"),
-    "a rule of another": ({"name": "rfa", "aggregator": "krum", "malicious": 3}, "strategy.malicious = 3: krum needs"),
+    "Flower's Krum": ({"name": "flwr-krum", "malicious": 3}, "strategy.malicious = 3: flwr-krum needs"),
+    "Flower's multi-Krum": ({"name": "flwr-multikrum", "malicious": 3}, "strategy.malicious = 3: flwr-multikrum needs"),
+    "Flower's Bulyan": ({"name": "flwr-bulyan", "malicious": 2}, "strategy.malicious = 2: flwr-bulyan needs"),
+    "a rule of another": ({"name": "rfa", "aggregator": "mean"}, "strategy.aggregator = mean: rfa has no such setting"),
+    "no setting of any": (
+        {"name": "rfa", "tauu": 1.0},
+        "strategy.tauu: rfa has no such setting; did you mean strategy.tau?",
+    ),
+    "a wrong value": ({"name": "rofsl", "rho": -1.0}, "strategy.rho = -1.0: should be greater than or equal to 0"),
+    "a wrong type": ({"name": "rofsl", "theta": "many"}, "strategy.theta = 'many': "),
     "mixing": ({"name": "rfa", "pre": "nnm", "malicious": 4}, "strategy.malicious = 4: nearest-neighbour mixing needs"),
     "centered clipping": ({"name": "centered-clipping", "tau": 0.0}, "strategy.tau = 0.0: centered clipping needs"),
-    "without tau": ({"name": "fedavg", "aggregator": "centered-clipping"}, "strategy.tau = 0.0: centered clipping"),
-    "nothing": ({"name": "server-alone", "gamma": 0.0}, 'strategy.gamma = 0.0: with strategy.aggregator = "none"'),
+    "nothing": ({"name": "server-alone", "gamma": 0.0}, "strategy.gamma = 0.0: server-alone would never learn"),
     "rofsl": ({"name": "rofsl", "task.server-data": "none"}, "strategy.filter = loss needs server data; set task.ser"),
     "fsl": (
         {"name": "fsl", "task.server-data": "none"},
         "strategy.gamma = 0.5 needs server data; set task.server-data",
     ),
-    "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.aggregator = fltrust needs server data"),
+    "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.name = fltrust needs server data"),
     "weights of a median": (
         {"name": "median", "weighted": True},
-        "strategy.weighted = true: median gives every client the same say",
+        "strategy.weighted = true: median has no such setting; those that have it: fedavg",
     ),
     "weights of centered clipping": (
-        {"name": "fedavg", "aggregator": "centered-clipping", "tau": 1.0, "weighted": True},
-        "strategy.weighted = true: centered-clipping gives every client the same say",
+        {"name": "centered-clipping", "weighted": True},
+        "strategy.weighted = true: centered-clipping has no such setting",
     ),
-    "weights of Flower's": ({"name": "flwr-krum", "weighted": True}, "strategy.weighted = true: flwr-krum is Flower's"),
+    "weights of Flower's": (
+        {"name": "flwr-krum", "weighted": True},
+        "strategy.weighted = true: flwr-krum has no such setting",
+    ),
     "statistics of no data": (
         {"name": "fedavg", "batch-norm": "server", "task.server-data": "none"},
         "strategy.batch-norm = server needs server data; set task.server-data",
     ),
     "statistics under Flower's": (
         {"name": "flwr-fedavg", "batch-norm": "server"},
-        "strategy.batch-norm = server: flwr-fedavg is Flower's own and has no batch-norm",
+        "strategy.batch-norm = server: flwr-fedavg has no such setting",
     ),
     "unknown": ({"name": "rofls"}, "strategy.name = 'rofls': no such strategy; did you mean rofsl?"),
 }
-
-
-def test_what_was_resolved_is_not_refused_when_it_is_resolved_again() -> None:
-    once = resolve(experiment(name="fedavg", aggregator="median"))
-    assert once.strategy.weighted is False
-    assert resolve(once) == once
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -217,9 +213,9 @@ def test_the_largest_f_is_allowed(name: str, f: int, n: int) -> None:
         resolve(experiment(name=name, malicious=f, **{"client.per-round": n - 1}))
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_who_needs_server_data(name: str) -> None:
-    assert needs_server_data(resolve(experiment(name=name)).strategy) == (name in NEED)
+    assert needs_server_data(resolve(experiment(name=name))) == (name in NEED)
     if name not in NEED:
         resolve(experiment(name=name, **{"task.server-data": "none"}))
 

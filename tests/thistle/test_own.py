@@ -23,9 +23,8 @@ from thistle.launch import Engine, Launch
 from thistle.prepare import claim_folder, make_experiment
 from thistle.progress import RunProgress
 from thistle.protocol.layout import Layout
-from thistle.strategies.build import make_strategy
+from thistle.strategies.build import make_strategy, resolve
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.table import resolve
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
 from thistle.trained import find_subject

@@ -51,11 +51,10 @@ def _models() -> tuple[list[str], list[list[str]]]:
 
 
 def _strategies() -> tuple[list[str], list[list[str]]]:
-    from thistle.strategies.table import OWN as YOURS
-    from thistle.strategies.table import STRATEGIES
+    from thistle.strategies.registry import about, strategies
 
-    named = {**STRATEGIES, OWN: YOURS}
-    return ["name", "what", "paper"], [[name, entry.about, entry.paper] for name, entry in named.items()]
+    rows = [[name, about(cls), cls.paper] for name, cls in strategies().items()]
+    return ["name", "what", "paper"], [*rows, [OWN, "your own", ""]]
 
 
 def _attacks() -> tuple[list[str], list[list[str]]]:

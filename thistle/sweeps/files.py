@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unknown_key
+from thistle.experiments.experiment import KEYS, flatten_tables, is_key, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
 from thistle.prepare import (
@@ -82,6 +82,8 @@ class Sweep:
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
+        from thistle.strategies.build import changed
+
         made: dict[str, Cell] = {}
         there = folders(home)
         for point in self._points():
@@ -89,7 +91,7 @@ class Sweep:
             settings = {k: v for axis, i in zip(self.axes, point[1:], strict=True) for k, v in axis.settings[i].items()}
             where = " ".join(f"{axis}={show(value)}" for axis, value in axes.items())
             try:
-                keys = pin({**self.base, **settings, "seed": self.seeds[point[0]]}, self.code)
+                keys = pin(changed(self.base, {**settings, "seed": self.seeds[point[0]]}), self.code)
                 cell = place(home, there, settle(keys, self.name, str(home.parent)), axes, settings)
             except UserError as error:
                 raise UserError(f"{self.name}: {where}: {error}" if where else f"{self.name}: {error}") from None
@@ -222,7 +224,7 @@ def _table(value: Any, name: str, where: str) -> dict[str, Any]:
 
 
 def _check_key(key: str, table: str, where: str) -> None:
-    if key not in KEYS:
+    if not is_key(key):
         raise UserError(f"{where}: [{table}] {unknown_key(key)}")
     if key == "seed":
         raise UserError(f"{where}: [{table}] seed: write seeds = [0, 1, 2] at the top instead")

@@ -27,7 +27,6 @@ from thistle.prepare import make_experiment
 from thistle.progress import RunProgress
 from thistle.screen import complain, say
 from thistle.staging import stage_app, stage_code
-from thistle.strategies.table import is_mean
 
 ENDING = 30.0
 
@@ -82,7 +81,9 @@ def clip_line(experiment: Experiment) -> str:
     clip = experiment.client.clip
     if isinstance(clip, float):
         return f"client.clip = {clip:g}: updates longer than {clip:g} times the usual length are clipped to that"
-    if is_mean(experiment.strategy):
+    from thistle.strategies.build import chosen
+
+    if chosen(experiment).is_mean():
         return f"client.clip = off: one accepted reply can ruin the model of {experiment.strategy.name}"
     return ""
 

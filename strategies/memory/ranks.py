@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thistle.strategies.per_client import Memory, PerClient
+from thistle.strategies.memory.per_client import Memory, PerClient
 
 RANKS = PerClient("ranks", unseen=np.nan)
 LEAST = 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Head:
     bias: slice | None
 
     @classmethod
-    def of(cls, layout: Layout, classes: int) -> Head:
+    def of(cls, layout: Layout, classes: int | None = None) -> Head:
         """The last matrix of the model, and the vector of the same layer."""
         places: dict[str, slice] = {}
         start = 0
@@ -29,8 +30,9 @@ class Head:
             places[entry.name] = slice(start, start + entry.size)
             start += entry.size
         matrices = [entry for entry in layout.trained if len(entry.shape) == 2]
-        if not matrices or matrices[-1].shape[0] != classes:
-            raise UserError(f"strategy.class-aware: the model does not end in a linear layer of {classes} rows")
+        if not matrices or classes not in (None, matrices[-1].shape[0]):
+            rows = "" if classes is None else f" of {classes} rows"
+            raise UserError(f"strategy.class-aware: the model does not end in a linear layer{rows}")
         last = matrices[-1]
         return cls(last.shape[0], places[last.name], places.get(last.name.removesuffix("weight") + "bias"))
 
@@ -45,18 +47,24 @@ def class_weights(counts: Tensor, examples: Tensor, delta: float) -> Tensor:
 class ClassAwareHead:
     """After a mean: row c of the head is averaged again, over the kept clients, with weights ∝ n_i^c + δ n_i."""
 
-    head: Head
     delta: float
+    stage: ClassVar[str] = "head"
+
+    def check(self, layout: Layout) -> None:
+        """Refuse models without a linear layer."""
+        Head.of(layout)
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
-        assert round.class_counts is not None and round.examples is not None
+        if round.class_counts is None or round.examples is None:
+            raise ValueError("class-aware averaging: clients must report their class-counts")
         if not progress.kept.any():
             return progress
-        kept = progress.kept
+        assert round.layout is not None
+        kept, head = progress.kept, Head.of(round.layout, round.class_counts.shape[1])
         weights = class_weights(round.class_counts[kept], round.examples[kept], self.delta).float()
         step = progress.step.clone()
-        rows = progress.updates[kept, self.head.weight].reshape(len(weights), self.head.classes, -1)
-        step[self.head.weight] = torch.einsum("nc,ncw->cw", weights, rows).reshape(-1)
-        if self.head.bias is not None:
-            step[self.head.bias] = (weights * progress.updates[kept, self.head.bias]).sum(0)
+        rows = progress.updates[kept, head.weight].reshape(len(weights), head.classes, -1)
+        step[head.weight] = torch.einsum("nc,ncw->cw", weights, rows).reshape(-1)
+        if head.bias is not None:
+            step[head.bias] = (weights * progress.updates[kept, head.bias]).sum(0)
         return replace(progress, step=step)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from thistle.strategies.aggregators import inner_products
 from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.share import MaliciousShare
+from thistle.strategies.steps.share import MaliciousShare
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class AngleFilter:
     """AF_α of RoFSL: keep where cos(Δ_i, −g0) ≥ α. Zero-norm updates have cosine 0."""
 
     angle: float
+    stage: ClassVar[str] = "filter"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         dots, squares = inner_products(progress.updates, round.gradient)
@@ -38,10 +40,11 @@ def part_of(share: float, n: int) -> int:
 
 @dataclass(frozen=True)
 class LossFilter:
-    """LF_{ρ,θ} of RoFSL: drop the ⌊θn⌋ lowest scores, ties by client id; θ "auto": see thistle.strategies.share."""
+    """LF_{ρ,θ} of RoFSL: drop the ⌊θn⌋ lowest scores, ties by client id; θ "auto": see share.py."""
 
     rho: float
     theta: float | MaliciousShare
+    stage: ClassVar[str] = "filter"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         scores = loss_scores(progress.updates, round.gradient, self.rho)
@@ -61,6 +64,7 @@ class ZenoFilter:
 
     rho: float
     epsilon: float
+    stage: ClassVar[str] = "filter"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         dots, squares = inner_products(progress.updates, round.gradient)

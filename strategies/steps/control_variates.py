@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class ControlVariates:
     clients: int
     epochs: int
     batch_size: int
+    stage: ClassVar[str] = "control"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         assert round.examples is not None

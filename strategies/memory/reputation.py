@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from thistle.strategies.per_client import Memory, PerClient
+from thistle.strategies.memory.per_client import Memory, PerClient
 
 FORGET = 0.2
 """λ: r_i ← (1 − λ) r_i + λ·accepted."""

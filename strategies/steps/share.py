@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thistle.strategies.per_client import PerClient
+from thistle.strategies.memory.per_client import PerClient
 from thistle.strategies.rounds import Progress, Round
 
 MOST = 0.8

@@ -1,0 +1,1 @@
+"""What a strategy remembers from round to round: of clients, and for the checkpoint."""

@@ -1,0 +1,1 @@
+"""One file per rule: its name, its paper, its settings and what it computes."""

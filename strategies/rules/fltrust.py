@@ -1,0 +1,46 @@
+"""FLTrust: the server trains on its own data too, and clients count as far as they go its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from thistle.strategies import aggregators
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.registry import strategy
+from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing
+
+
+@strategy("fltrust", "Cao et al. 2021")
+class FLTrust(Pipeline):
+    """Weighted by the cosine with the server's own update."""
+
+    mixable = False
+
+    def steps(self) -> list[Step | None]:
+        """One step that weighs and sums."""
+        return [TrustByCosine()]
+
+    def uses_rate(self) -> bool:
+        """For the server's own update."""
+        return True
+
+    def server_data_for(self) -> str:
+        """The server's own update."""
+        return "strategy.name = fltrust"
+
+
+@dataclass(frozen=True)
+class TrustByCosine:
+    """Weights ReLU(cos(Δ_i, Δ_0)), each Δ_i rescaled to ‖Δ_0‖, Δ_0 the server's own local update."""
+
+    stage: ClassVar[str] = "aggregate"
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        assert round.server is not None, "checked when the strategy was built"
+        if not progress.kept.any():
+            return nothing(progress)
+        reference = round.server.learn(round.model, round.lr) - round.model
+        found = aggregated(round, progress, aggregators.fltrust(kept_updates(progress), reference), "fltrust")
+        return replace(found, voters=found.kept)  # the server's data spoke against the others

@@ -1,0 +1,19 @@
+"""The parts of a pipeline: each takes the round and what was made of it so far, and hands on its own result."""
+
+from thistle.strategies.steps.aggregation import Aggregation
+from thistle.strategies.steps.change import Clip, ServerRate
+from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter
+from thistle.strategies.steps.learning import ServerLearning
+from thistle.strategies.steps.mixing import Bucketing, NearestNeighbourMixing
+
+__all__ = [
+    "Aggregation",
+    "AngleFilter",
+    "Bucketing",
+    "Clip",
+    "LossFilter",
+    "NearestNeighbourMixing",
+    "ServerLearning",
+    "ServerRate",
+    "ZenoFilter",
+]

@@ -1,0 +1,168 @@
+"""The server's own data at work: its gradient, and local SGD on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from thistle.experiments.errors import UserError
+from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
+from thistle.protocol.layout import Layout, State
+from thistle.strategies import aggregators
+from thistle.strategies.buffers import Statistics
+from thistle.strategies.rounds import Progress, Round
+from thistle.tasks.models import predict
+from thistle.tasks.statistics import estimate_statistics, tracking_norms
+from thistle.tasks.training import Recipe, train
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(the network's outputs, labels) → the mean loss, as torch's losses are."""
+
+CHUNK = 500
+
+
+@dataclass
+class ServerData:
+    """Examples that the server holds itself, and a network to try them on."""
+
+    network: nn.Module
+    layout: Layout
+    inputs: Tensor
+    labels: Tensor
+    epochs: int
+    batch_size: int
+    weight_decay: float
+    seed: int
+    loss: Loss = cross_entropy
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout, data: Any, **how: Any) -> ServerData:
+        """From what a strategy was given: a copy of the network, and tensors or a loader of them."""
+        inputs, labels = _as_tensors(data)
+        return cls(deepcopy(model), layout, inputs, labels, **how)
+
+    def names(self) -> dict[str, str]:
+        """What the network calls each array of the layout; arrays without names ("0", "1", …) are taken in order."""
+        own = list(self.network.state_dict())
+        named = [entry.name for entry in self.layout.entries]
+        return dict(zip(named, named if set(named) == set(own) else own, strict=True))
+
+    def train_loss(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean over a batch."""
+        return self.loss(predict(network, inputs), labels)
+
+    def summed_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The sum over a batch; a loss that is not cross-entropy is taken to be a mean."""
+        outputs = predict(self.network, inputs)
+        if self.loss is cross_entropy:
+            return cross_entropy(outputs, labels, reduction="sum")
+        return self.loss(outputs, labels) * len(labels)
+
+
+def _as_tensors(data: Any) -> tuple[Tensor, Tensor]:
+    """(x, y) as they are, or all batches of a loader, one after the other."""
+    batches = [data] if _is_pair(data) else list(data)
+    if not batches or not all(_is_pair(batch) for batch in batches):
+        raise UserError("server_data: should be tensors (x, y), or a DataLoader of such pairs")
+    inputs, labels = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
+    if len(inputs) != len(labels) or not len(labels):
+        raise UserError(f"server_data: {len(inputs)} inputs and {len(labels)} labels; should be as many, and some")
+    return inputs, labels
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+
+
+@dataclass
+class ServerRound:
+    """The server's data at one round's model. Batch-norm statistics stay as they were sent."""
+
+    data: ServerData
+    number: int
+    sent: State
+    _gradient: Tensor | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the gradient has been asked for."""
+        return self._gradient is not None
+
+    def gradient(self) -> Tensor:
+        """g0 = ∇f0(x_t): the mean cross-entropy's gradient over all of the data, in eval mode (computed once)."""
+        if self._gradient is None:
+            self._gradient = self._compute_gradient()
+        return self._gradient
+
+    def _compute_gradient(self) -> Tensor:
+        data = self.data
+        self._load(data.layout.vector(self.sent))
+        data.network.eval()
+        own, names = dict(data.network.named_parameters()), data.names()
+        parameters = [own[names[entry.name]] for entry in data.layout.trained]
+        total = [torch.zeros_like(p) for p in parameters]
+        for inputs, labels in zip(data.inputs.split(CHUNK), data.labels.split(CHUNK), strict=True):
+            loss = data.summed_loss(inputs, labels)
+            for sum_, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+                sum_.add_(part)
+        return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(data.labels)).cpu()
+
+    def learn(self, start: Tensor, rate: float) -> Tensor:
+        """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
+        data = self.data
+        self._load(start)
+        recipe = Recipe(data.epochs, data.batch_size, rate, weight_decay=data.weight_decay)
+        generator = torch_rng(data.seed, "server-batches", self.number)
+        with torch.random.fork_rng():  # the app around us keeps its own random numbers
+            seed_torch(seed_for(data.seed, "server-dropout", self.number))
+            train(data.network, data.inputs, data.labels, recipe, generator, data.train_loss)
+        return data.layout.vector(self._state()).cpu()
+
+    def statistics(self, vector: Tensor) -> dict[str, Statistics]:
+        """Batch-norm statistics of the server's data at the model `vector`, by layer; none of fewer than two images."""
+        data, norms = self.data, tracking_norms(self.data.network)
+        if not norms or len(data.labels) < 2:
+            return {}
+        self._load(vector)
+        estimate_statistics(data.network, data.inputs, torch_rng(data.seed, "server-statistics"))
+        state = {name: tensor.cpu() for name, tensor in data.network.state_dict().items()}
+        return {name: Statistics.of(state, name) for name in norms}
+
+    def _load(self, vector: Tensor) -> None:
+        network, names = self.data.network.state_dict(), self.data.names()
+        with torch.no_grad():
+            for name, tensor in self.data.layout.state(vector, self.sent).items():
+                network[names[name]].copy_(tensor)
+
+    def _state(self) -> State:
+        """The network's arrays by the layout's names."""
+        network = self.data.network.state_dict()
+        return {name: network[own] for name, own in self.data.names().items()}
+
+
+@dataclass(frozen=True)
+class ServerLearning:
+    """x̄ + Clip_τ(LocalSGD(γ f0, x̄) − x̄): the server learns on its own data. τ 0: no clip."""
+
+    gamma: float
+    tau: float
+    stage: ClassVar[str] = "learn"
+
+    @property
+    def off(self) -> bool:
+        return not self.gamma
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        assert round.server is not None, "checked when the strategy was built"
+        middle = round.model + progress.step
+        learnt = round.server.learn(middle, self.gamma * round.lr) - middle
+        if self.tau:
+            learnt = aggregators.clip(learnt, self.tau)
+        length = float(torch.linalg.vector_norm(learnt))
+        return replace(progress, step=progress.step + learnt).measure(server_step=length)
