@@ -120,7 +120,7 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """A run's metrics. The first clients lie in some rounds; without a lie they fail to reply in them."""
     with tempfile.TemporaryDirectory() as folder:
-        ours = {} if keys["strategy.name"].startswith("flwr-") else {"strategy.server-epochs": 1}
+        ours = {} if keys.get("strategy.name", "fedavg").startswith("flwr-") else {"strategy.server-epochs": 1}
         flat = pin({**SMALL, **ours, **keys, "run.out": folder, "run.name": "run"}, [HERE / "networks"])
         experiment = Experiment.of(flat)
         grid = LyingGrid(experiment, liars, when, None if lie is None else LIES[lie])

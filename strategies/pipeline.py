@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from logging import INFO
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -37,6 +35,9 @@ from thistle.strategies.steps.control_variates import control_records
 from thistle.strategies.steps.learning import Loss, ServerData, ServerRound
 from thistle.strategies.steps.mixing import understand_mixing
 
+logger = logging.getLogger("flwr")
+FLOWERS = FedAvg()
+"""For the defaults of Flower's own."""
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -78,8 +79,8 @@ class Pipeline(Options, FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.train_metrics_aggr_fn = self.train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = self.evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.train_metrics_aggr_fn = self.train_metrics_aggr_fn or FLOWERS.train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = self.evaluate_metrics_aggr_fn or FLOWERS.evaluate_metrics_aggr_fn
         self.plan: tuple[Step, ...] = understand_mixing(arrange(self.steps(), self.option_steps()))
         """All steps in their order: the rule's, and those of the options."""
         self.memory: dict[str, np.ndarray] = {}
@@ -198,7 +199,7 @@ class Pipeline(Options, FedAvg):
         """Those who are there, once there are enough."""
         least = max(self.min_available_nodes, self.min_train_nodes)
         while len(available := _as_array(grid.get_node_ids())) < least:
-            log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), least)
+            logger.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), least)
             time.sleep(1)
         return available
 

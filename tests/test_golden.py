@@ -7,7 +7,6 @@ mathematics changes on purpose, `python -m tests.test_golden` records them anew,
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import tempfile
@@ -131,7 +130,7 @@ def test_recorded_experiments_give_the_same_model_on_ray(tmp_path: Path) -> None
 
 def main() -> None:
     """Record all of them, or those whose names are given."""
-    if os.environ.get("OMP_NUM_THREADS") != "1":
+    if torch.get_num_threads() != 1:
         sys.exit("set OMP_NUM_THREADS=1 before: tests and runs have one thread, and LAPACK's bits depend on it")
     records = _records()
     record = next((known for known in records if known["build"] == build()), {"build": build(), "models": {}})

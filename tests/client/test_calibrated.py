@@ -25,6 +25,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.experiments.settings import Client as ClientSettings
 from thistle.experiments.settings import Network
+from thistle.strategies.build import resolve
 from thistle.tasks.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
@@ -356,7 +357,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_work_is_refused(case: str) -> None:
     keys, message = REFUSED[case]
     with pytest.raises(UserError) as refused:
-        Experiment.of(keys)
+        resolve(Experiment.of(keys))
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 

@@ -95,7 +95,7 @@ def test_own_steps_go_where_the_aggregator_would(here: Path) -> None:
     layout = Layout.of(build_model(experiment.network, task.shape, task.classes, 0))
     strategy = make_strategy(experiment, task, layout)
     assert isinstance(strategy, Pipeline)
-    assert [getattr(step, "__name__", type(step).__name__) for step in strategy.steps] == [
+    assert [getattr(step, "__name__", type(step).__name__) for step in strategy.plan] == [
         "LossFilter",
         "drop_long",
         "Aggregation",
