@@ -1,4 +1,4 @@
-"""The ClientApp of a host: runs each of its clients through the app of that client's kind.
+"""The ClientApp of a host: runs each of its clients as the kind of client that it is.
 
 One message names many clients (thistle.protocol.cohort); what goes wrong in one of them is that client's alone.
 """
@@ -8,25 +8,24 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from thistle.attacks.roles import SIMULATED, node_orders, orders
+from thistle.attacks.roles import SIMULATED, node_orders
 from thistle.client import calibrated, honest, malicious
 from thistle.client.data import OWN, find_share
 from thistle.client.limits import Alarm, Watchdog
 from thistle.client.terms import local_terms
-from thistle.client.work import cached_model, experiment_of
-from thistle.experiments.experiment import Experiment
-from thistle.experiments.settings import Value
+from thistle.client.work import Train, Work, cached_model, experiment_of
 from thistle.flower_compat import ray_workers
-from thistle.flower_compat.messages import message_for
 from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
+from thistle.protocol.hostinfo import OWN_DATA, HostInfo
 from thistle.protocol.records import CONFIG, config_of
+from thistle.protocol.training import TrainRequest
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.training import pick_device
 
@@ -35,14 +34,14 @@ ray_workers.repair()
 
 app = ClientApp()
 
-APPS: dict[str, ClientApp] = {"honest": honest.app, "malicious": malicious.app, "calibrated": calibrated.app}
+KINDS: dict[str, Train] = {"honest": honest.train, "malicious": malicious.train, "calibrated": calibrated.train}
 
 
-def role(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> str:
-    """Which of the apps this client is in round `number`."""
-    if orders(client, number, experiment, node_config):
+def role(work: Work) -> str:
+    """Which kind of client this is in this round."""
+    if work.attack:
         return "malicious"
-    return "honest" if experiment.client.plain else "calibrated"
+    return "honest" if work.experiment.client.plain else "calibrated"
 
 
 @app.query("ping")
@@ -50,25 +49,23 @@ def ping(message: Message, context: Context) -> Message:
     """Make ready (data mapped, network built) and say what this host is, and which clients it wants to be."""
     if "role" in context.node_config:
         node_orders(context.node_config)
-    device = _make_ready(config_of(message), context)
-    host = ConfigRecord(
-        {
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-            "device": str(device),
-            "name": platform.node(),
-            "ray-node": ray_workers.ray_node(),
-            "data": "own" if OWN in context.node_config else "",
-            "clients": str(context.node_config.get("clients", "")),
-        }
+    device = _make_ready(TrainRequest.read(config_of(message)), context)
+    host = HostInfo(
+        torch=torch.__version__,
+        machine=platform.machine(),
+        device=str(device),
+        name=platform.node(),
+        ray_node=ray_workers.ray_node(),
+        data=OWN_DATA if OWN in context.node_config else "",
+        clients=str(context.node_config.get("clients", "")),
     )
-    return Message(RecordDict({"host": host}), reply_to=message)
+    return Message(host.records(), reply_to=message)
 
 
-def _make_ready(config: ConfigRecord, context: Context) -> torch.device:
+def _make_ready(request: TrainRequest, context: Context) -> torch.device:
     """What a process does once: map the data, build the network."""
-    experiment = local_terms(experiment_of(context), config, context.node_config)
-    share = find_share(experiment, config, context.node_config)
+    experiment = local_terms(experiment_of(context), request, context.node_config)
+    share = find_share(experiment, request, context.node_config)
     device = pick_device(experiment.runtime.device)
     cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)
     return device
@@ -77,15 +74,9 @@ def _make_ready(config: ConfigRecord, context: Context) -> torch.device:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
-    return _train_as(int(context.node_config["partition-id"]), message, context, experiment_of(context))
-
-
-def _train_as(client: int, message: Message, context: Context, experiment: Experiment) -> Message:
-    """By the app of the client's kind."""
-    config = config_of(message)
-    number = int(config["server-round"])  # type: ignore[arg-type]
-    local = local_terms(experiment, config, context.node_config)
-    return APPS[role(client, number, local, context.node_config)](message, context)
+    client = int(context.node_config["partition-id"])
+    work = Work.of(message.content, client, experiment_of(context), context.node_config)
+    return Message(KINDS[role(work)](work).records(), reply_to=message)
 
 
 @app.train(ACTION)
@@ -99,7 +90,8 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     limit = experiment.client.time_limit
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
-    _make_ready(cast(ConfigRecord, next(iter(contents.values()))[CONFIG]), context)  # not at a client's expense
+    first = next(iter(contents.values()))
+    _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # not at a client's expense
     node_config = {**context.node_config, **({SIMULATED: True} if _in_ray() else {})}
     with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog, Alarm() as alarm:
         for client, content in contents.items():
@@ -108,20 +100,19 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
                 yield client, "timeout"
                 continue
             watchdog.watch()
-            asked, own = message_for(client, "train", message, content), _context_for(client, context, node_config)
             try:
                 alarm.set(min(limit, left))
                 try:
-                    reply = _train_as(client, asked, own, experiment)
+                    work = Work.of(content, client, experiment, node_config)
+                    reply = KINDS[role(work)](work).records()
                 finally:
                     alarm.clear()
-                result = reply.content if reply.has_content() else str(reply.error.reason)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit and a cut-off included
                 yield client, error
             else:
-                yield client, result
+                yield client, reply
 
 
 def _in_users_process(context: Context) -> bool:
@@ -133,14 +124,3 @@ def _in_ray() -> bool:
     """Whether this process is a Ray worker: so are the hosts of a simulation, never a deployed node's."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
-
-
-def _context_for(client: int, context: Context, node_config: Mapping[str, Value]) -> Context:
-    """The context that goes with it; nothing is kept on a host between rounds."""
-    return Context(
-        run_id=context.run_id,
-        node_id=client,
-        node_config={**node_config, "partition-id": client},
-        state=RecordDict(),
-        run_config=context.run_config,
-    )

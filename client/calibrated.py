@@ -1,4 +1,4 @@
-"""The calibrated client: adversarial training, calibrated to the labels that the client has. A complete ClientApp.
+"""The calibrated client: adversarial training, calibrated to the labels that the client has.
 
 CalFAT itself is the objective `ckl` with the calibration `calfat`. One batch:
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from thistle.attacks.evasion.engine import Budget
@@ -19,24 +17,20 @@ from thistle.attacks.evasion.losses import cross_entropy
 from thistle.client.augmentation import crop_and_flip
 from thistle.client.calibrations import Views, log_prior, make_views
 from thistle.client.objectives import OBJECTIVES, Setting, craft_at_rest
-from thistle.client.work import Work
+from thistle.client.work import Work, client_app
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Client, parse_ids
+from thistle.protocol.training import TrainReply
 from thistle.tasks.layers import clean_statistics
 from thistle.tasks.models import predict
 from thistle.tasks.training import Loss, plain_loss
 
-app = ClientApp()
 
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def train(work: Work) -> TrainReply:
     """Train the model that was sent by the objective that the experiment names, and send it back."""
-    work = Work.of(message, context)
     model = work.model()
     pixels, labels = work.data()
-    metrics = work.train(model, pixels, labels, local_loss(work, labels))
-    return work.reply(message, model, len(labels), metrics)
+    return work.reply(model, work.train(model, pixels, labels, local_loss(work, labels)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +83,6 @@ def trains_adversarially(work: Work) -> bool:
     """Whether this client is among `client.adversarial-clients` (empty: all are)."""
     chosen, clients = work.experiment.client.adversarial_clients, work.experiment.task.clients
     return not chosen or work.client in parse_ids("client.adversarial-clients", chosen, clients)
+
+
+app = client_app(train)

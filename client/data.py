@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
-
-from flwr.app import ConfigRecord
+from typing import Protocol
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value
+from thistle.protocol.training import TrainRequest
 from thistle.tasks.dataset import Images
 from thistle.tasks.sources import map_classes, read_source
 from thistle.tasks.task import cached_task
@@ -50,11 +49,10 @@ class OwnImages:
         return self.images
 
 
-def find_share(experiment: Experiment, config: ConfigRecord, node_config: Mapping[str, Value]) -> Share:
+def find_share(experiment: Experiment, request: TrainRequest, node_config: Mapping[str, Value]) -> Share:
     """The data of this host; the server's message says what the classes are called, and how large images are."""
     if OWN in node_config:
-        classes, shape = cast(list[str], config["classes"]), cast(list[int], config["shape"])
-        return _own(str(node_config[OWN]), tuple(classes), tuple(shape))
+        return _own(str(node_config[OWN]), request.classes, request.shape)
     return cached_task(experiment.task, experiment.seed)
 
 

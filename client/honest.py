@@ -1,20 +1,15 @@
-"""The honest client: local SGD on its own images, nothing else. A complete ClientApp."""
+"""The honest client: local SGD on its own images, nothing else."""
 
 from __future__ import annotations
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-
-from thistle.client.work import Work
-
-app = ClientApp()
+from thistle.client.work import Work, client_app
+from thistle.protocol.training import TrainReply
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def train(work: Work) -> TrainReply:
     """Train the model that was sent, and send it back."""
-    work = Work.of(message, context)
     model = work.model()
-    pixels, labels = work.data()
-    metrics = work.train(model, pixels, labels)
-    return work.reply(message, model, len(labels), metrics)
+    return work.reply(model, work.train(model, *work.data()))
+
+
+app = client_app(train)

@@ -1,4 +1,4 @@
-"""The malicious client: trains on poisoned data, or sends another update than it trained. A complete ClientApp.
+"""The malicious client: trains on poisoned data, or sends another update than it trained.
 
 Its honest part follows the others' objective (thistle.client.calibrated), on batches that it poisoned before.
 
@@ -11,28 +11,23 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 import torch
-from flwr.app import ConfigRecord, Context, Message
-from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from thistle.attacks.poisoning.build import Facts, Poison, make_poison
 from thistle.attacks.poisoning.data import DataAttack
-from thistle.attacks.roles import Training, orders, panel
+from thistle.attacks.roles import Training, panel
 from thistle.client.calibrated import local_loss
-from thistle.client.work import Work
+from thistle.client.work import Work, client_app
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Attack
 from thistle.protocol.layout import Layout
+from thistle.protocol.training import TrainReply
 from thistle.tasks.training import Loss
 
-app = ClientApp()
 
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def train(work: Work) -> TrainReply:
     """1 see what colluders send ▶ 2 train on poisoned data ▶ 3 send another update than that."""
-    work = Work.of(message, context)
-    attack = orders(work.client, work.round, work.experiment, context.node_config)
+    attack = work.attack
     if attack is None:
         raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
     poison = make_poison(attack, Facts.of(work.experiment, attack, work.share.classes))
@@ -44,7 +39,7 @@ def train(message: Message, context: Context) -> Message:
     pixels, labels = work.data()
     _, taught = poison.data(pixels, labels) if poison.data else (pixels, labels)
     loss = _poisoned(local_loss(work, taught), poison.data)
-    metrics = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
+    numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
 
     if poison.collusion and shown is not None:
         _write(model, layout, sent + poison.collusion(shown))
@@ -52,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
         own = layout.vector(model.state_dict()) - sent
         noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
         _write(model, layout, sent + poison.update(own, noise))
-    return work.reply(message, model, len(labels), metrics)
+    return work.reply(model, numbers)
 
 
 def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
@@ -60,7 +55,7 @@ def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
 
 
 def _at_rate(work: Work, rate: float) -> Work:
-    return replace(work, config=ConfigRecord({**work.config, "lr": rate * work.recipe().lr}))
+    return replace(work, request=replace(work.request, lr=rate * work.recipe().lr))
 
 
 def _poisoned(loss: Loss, attack: DataAttack | None) -> Loss:
@@ -96,3 +91,6 @@ def _honest_update(work: Work) -> Tensor:
     pixels, labels = work.data()
     work.train(model, pixels, labels, local_loss(work, labels))
     return layout.vector(model.state_dict()) - sent
+
+
+app = client_app(train)

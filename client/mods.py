@@ -25,6 +25,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import seed_for, torch_rng
 from thistle.experiments.settings import Attack
 from thistle.protocol.layout import Layout, State, to_record
+from thistle.protocol.training import ROUND
 
 __all__ = ["poison", "poison_batches"]
 
@@ -161,7 +162,7 @@ def _arrays(message: Message) -> dict[str, ArrayRecord]:
 def _round(message: Message) -> int:
     """The round that the request's config names; 1 where it names none."""
     for record in message.content.values():
-        if isinstance(record, ConfigRecord) and type(number := record.get("server-round")) is int:
+        if isinstance(record, ConfigRecord) and type(number := record.get(ROUND)) is int:
             return number
     return 1
 

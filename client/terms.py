@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from flwr.app import ConfigRecord
-
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, check_training
 from thistle.experiments.settings import TERMS, Value
+from thistle.protocol.training import TrainRequest
 
 NODE_KEYS = ("objective", "calibration", "epsilon", "step", "steps")
 """What a calibrated node's config may say: the setting `client.` of the same name, for this node alone."""
 
 
-def local_terms(experiment: Experiment, config: ConfigRecord, node_config: Mapping[str, Value]) -> Experiment:
+def local_terms(experiment: Experiment, request: TrainRequest, node_config: Mapping[str, Value]) -> Experiment:
     """The experiment as this client carries it out."""
-    if not config.keys().isdisjoint(TERMS):
-        sent = tuple((key, config[key]) for key in TERMS if key in config)
-        experiment = _changed(experiment, sent)  # type: ignore[arg-type]
+    sent = tuple((key, value) for key, value in request.terms if key in TERMS)
+    if sent:
+        experiment = _changed(experiment, sent)
     return node_terms(experiment, node_config) if node_config.get("role") == "calibrated" else experiment
 
 

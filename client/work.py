@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from thistle.attacks.roles import orders
 from thistle.client.data import Share, find_share
 from thistle.client.terms import local_terms
 from thistle.experiments import settings
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.experiments.settings import Value
-from thistle.protocol.factors import asked_rank, to_factors
+from thistle.protocol.factors import to_factors
 from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
-from thistle.protocol.records import LARGEST_LOSS, arrays_of, config_of
+from thistle.protocol.records import ARRAYS, CONFIG, LARGEST_LOSS
+from thistle.protocol.training import TrainReply, TrainRequest
 from thistle.tasks.models import build_model
 from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 
-Metrics = dict[str, float | list[int]]
+Numbers = dict[str, Any]
+"""The fields of a reply besides the model."""
 
 
 def experiment_of(context: Context) -> Experiment:
@@ -55,10 +60,11 @@ class Work:
     experiment: Experiment
     share: Share
     client: int
-    round: int
-    config: ConfigRecord
+    request: TrainRequest
     arrays: ArrayRecord
     device: torch.device
+    attack: settings.Attack | None = None
+    """What it does in this round instead of its honest work."""
     control: Tensor | None = None
     """SCAFFOLD's c − c_i, where the server sent it: added to every gradient."""
     again: int = 0
@@ -66,22 +72,27 @@ class Work:
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, message: Message, context: Context) -> Work:
-        """From Flower's message and context, as any ClientApp gets them."""
+    def of(cls, content: RecordDict, client: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Work:
+        """From what was sent to this client, and from what its node says of itself."""
         torch.set_num_threads(1)
-        config = config_of(message)
-        experiment = local_terms(experiment_of(context), config, context.node_config)
-        control = cast(ArrayRecord | None, message.content.get(CONTROL))
+        request = TrainRequest.read(cast(ConfigRecord, content[CONFIG]))
+        local = local_terms(experiment, request, node_config)
+        control = cast(ArrayRecord | None, content.get(CONTROL))
         return cls(
-            experiment=experiment,
-            share=find_share(experiment, config, context.node_config),
-            client=int(context.node_config["partition-id"]),
-            round=int(config["server-round"]),  # type: ignore[arg-type]
-            config=config,
-            arrays=arrays_of(message),
-            device=pick_device(experiment.runtime.device),
+            experiment=local,
+            share=find_share(local, request, node_config),
+            client=client,
+            request=request,
+            arrays=cast(ArrayRecord, content[ARRAYS]),
+            device=pick_device(local.runtime.device),
+            attack=orders(client, request.number, local, node_config),
             control=None if control is None else torch.from_numpy(control[CONTROL].numpy()),
         )
+
+    @property
+    def round(self) -> int:
+        """The round's number."""
+        return self.request.number
 
     @property
     def where(self) -> tuple[int, ...]:
@@ -105,26 +116,27 @@ class Work:
         return Recipe(
             epochs=client.epochs,
             batch_size=client.batch_size,
-            lr=float(self.config.get("lr", client.lr)),  # type: ignore[arg-type]
+            lr=client.lr if self.request.lr is None else self.request.lr,
             momentum=client.momentum,
             weight_decay=client.weight_decay,
-            proximal_mu=float(self.config.get("proximal-mu", 0.0)),  # type: ignore[arg-type]
+            proximal_mu=self.request.proximal_mu,
         )
 
-    def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> Metrics:
-        """Train in place, seeded by (seed, round, client); returns the reply's metrics."""
-        seed, where = self.experiment.seed, self.where
-        asked = bool(self.config.get("report-losses", False))
+    def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> Numbers:
+        """Train in place, seeded by (seed, round, client); returns the reply's numbers."""
+        seed, where, request = self.experiment.seed, self.where, self.request
         batch = self.experiment.evaluate.batch_size
-        metrics: Metrics = {"loss-before": _reported(evaluate(model, pixels, labels, batch)[1])} if asked else {}
+        numbers: Numbers = {"num_examples": len(labels)}
+        if request.report_losses:
+            numbers["loss_before"] = _reported(evaluate(model, pixels, labels, batch)[1])
         seed_torch(seed_for(seed, "dropout", *where))
         generator = torch_rng(seed, "batches", *where)
-        metrics["loss"] = train(model, pixels, labels, self.recipe(), generator, loss, self._shift(model))
-        if asked:
-            metrics["loss-after"] = _reported(evaluate(model, pixels, labels, batch)[1])
-        if self.config.get("report-classes", False):
-            metrics["class-counts"] = torch.bincount(labels, minlength=self.share.classes).tolist()
-        return metrics
+        numbers["loss"] = train(model, pixels, labels, self.recipe(), generator, loss, self._shift(model))
+        if request.report_losses:
+            numbers["loss_after"] = _reported(evaluate(model, pixels, labels, batch)[1])
+        if request.report_classes:
+            numbers["class_counts"] = torch.bincount(labels, minlength=self.share.classes).tolist()
+        return numbers
 
     def _shift(self, model: nn.Module) -> list[Tensor] | None:
         """The control variate's part for each parameter of the model."""
@@ -133,13 +145,28 @@ class Work:
         parts = Layout.of(model).state(self.control, model.state_dict())
         return [parts[name].to(self.device) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
-    def reply(self, message: Message, model: nn.Module, examples: int, metrics: Metrics) -> Message:
-        """The client's model (Flower's convention), or its update's factors where these were asked for; its numbers."""
-        state, rank = model.state_dict(), asked_rank(self.config)
+    def reply(self, model: nn.Module, numbers: Numbers) -> TrainReply:
+        """The client's model, or its update's factors where these were asked for."""
+        state, rank = model.state_dict(), self.request.rank
         arrays = to_record(state) if rank is None else to_factors(state, self.arrays, Layout.of(model), rank)
-        numbers = MetricRecord({"num-examples": examples, "seconds": time.perf_counter() - self.started, **metrics})
-        content = RecordDict({"arrays": arrays, "metrics": numbers})
-        return Message(content, reply_to=message)
+        return TrainReply(arrays, seconds=time.perf_counter() - self.started, **numbers)
+
+
+Train = Callable[[Work], TrainReply]
+"""What a client of some kind does with its work."""
+
+
+def client_app(train: Train) -> ClientApp:
+    """A complete ClientApp of clients of one kind; the node config's partition-id says which client it is."""
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        work = Work.of(message.content, client, experiment_of(context), context.node_config)
+        return Message(train(work).records(), reply_to=message)
+
+    return app
 
 
 def _reported(loss: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from thistle.protocol.layout import Entry, Layout, State, to_record, to_state
@@ -18,9 +18,6 @@ from thistle.protocol.svd import thin_svd
 
 U, SIGMA, V = "/u", "/sigma", "/v"
 """What follows a layer's name in a record of factors."""
-
-EXCHANGE, RANK = "exchange", "rank"
-"""In the config of a training request: "factors", and the rank as a fraction of each layer's full rank."""
 
 
 def is_matrix(entry: Entry) -> bool:
@@ -56,16 +53,6 @@ def factor_bytes(layout: Layout, fraction: float) -> int:
         rank = layer_rank(fraction, rows, columns) if factored(entry, fraction) else 0
         total += (rank * (rows + columns + 1) if rank else entry.size) * entry.dtype.itemsize
     return total
-
-
-def ask_for_factors(config: ConfigRecord, fraction: float) -> ConfigRecord:
-    """The same request, to be answered by factors of this rank."""
-    return ConfigRecord({**config, EXCHANGE: "factors", RANK: fraction})
-
-
-def asked_rank(config: Mapping[str, object]) -> float | None:
-    """The rank that a request asks for; None: the whole model."""
-    return float(config[RANK]) if config.get(EXCHANGE) == "factors" else None  # type: ignore[arg-type]
 
 
 def to_factors(state: Mapping[str, Tensor], sent: ArrayRecord, layout: Layout, fraction: float) -> ArrayRecord:

@@ -22,10 +22,10 @@ from thistle.experiments.randomness import reseed_globals
 from thistle.experiments.runfolder import RunFolder, read_json, write_atomically, write_json
 from thistle.experiments.settings import learning_rate
 from thistle.protocol.announce import announce
-from thistle.protocol.factors import asked_rank
 from thistle.protocol.layout import Layout, record_bytes, sha256, to_record, to_state, view
 from thistle.protocol.records import config_of
 from thistle.protocol.text import last_line
+from thistle.protocol.training import ALWAYS, LOSS, LOSSES, RATE, REPORT_CLASSES, REPORT_LOSSES, asked_rank, task_facts
 from thistle.protocol.verdict import Verdict
 from thistle.server.evaluation import Evaluation
 from thistle.server.guard.casting import cast_aggregate
@@ -64,7 +64,7 @@ class Federation:
         device = pick_device(experiment.runtime.device)
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
-        self.facts: dict[str, Any] = {"classes": list(task.dataset.classes), "shape": list(task.shape)}
+        self.facts = task_facts(task.dataset.classes, task.shape)
         """What a node with data of its own must know of the task."""
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device))
         self.strategy = make_strategy(experiment, task, self.layout)
@@ -105,7 +105,7 @@ class Federation:
         except (*STOPPED, RunFailed):
             self._save()
             raise
-        self.grid.do_meanwhile()
+        self._save()
         self._finish(recorder)
 
     def _look_back(self, recorder: Recorder, verdicts: list[Verdict]) -> None:
@@ -117,7 +117,6 @@ class Federation:
         if not stop.lost_rounds or not is_lost(stop, line):
             self._lost = 0
             self._unsaved = self._checkpoint(line["round"])
-            self.grid.meanwhile.append(self._save)
             return
         self._lost += 1
         if self._lost >= stop.lost_rounds:
@@ -135,7 +134,7 @@ class Federation:
         """Every host is up before the first clock starts."""
         facts = RecordDict({"config": ConfigRecord({**self.facts, **self.strategy.terms()})})
         self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
-        hosts = [host.about for host in self.grid.hosts.members.values()]
+        hosts = [host.info.about() for host in self.grid.hosts.members.values()]
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
             logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
         write_json(self.folder.environment, environment(hosts))
@@ -143,14 +142,16 @@ class Federation:
         self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
-        """1 configure ▶ 2 train ▶ 3 guard ▶ 4 aggregate ▶ 5 evaluate."""
+        """1 configure ▶ 2 send ▶ 3 overlap ▶ 4 wait ▶ 5 guard ▶ 6 clip ▶ 7 aggregate ▶ 8 evaluate."""
         started = time.perf_counter()
         client = self.experiment.client
         reseed_globals(self.experiment.seed, "server", number)
         rate = learning_rate(client, number, self.experiment.rounds)
 
         messages = self._configure(number, rate)
-        replies = self.grid.ask(messages, client.timeout)
+        pending = self.grid.send(messages, client.timeout)
+        self._overlap(messages)
+        replies = pending.wait()
         replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
@@ -181,6 +182,12 @@ class Federation:
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
 
+    def _overlap(self, messages: list[Message]) -> None:
+        """While the clients train: the last checkpoint, and what the strategy can compute ahead."""
+        self._save()
+        if messages:
+            self.strategy.look_ahead()
+
     def _configure(self, number: int, rate: float) -> list[Message]:
         """Who trains, with what; each message lives as long as the round may."""
         client = self.experiment.client
@@ -188,27 +195,26 @@ class Federation:
         if not available:
             return []
         self.strategy.fit(min(client.per_round, available))
-        config = ConfigRecord({"lr": rate, "report-losses": self.strategy.report_losses, **self.facts})
+        config = ConfigRecord({RATE: rate, REPORT_LOSSES: self.strategy.report_losses, **self.facts})
         messages = list(self.strategy.configure_train(number, self.arrays, config, self.grid))
         for message in messages:
             message.metadata.group_id = str(number)
             message.metadata.ttl = client.timeout
-        self.grid.meanwhile.append(self.strategy.look_ahead)
         return messages
 
     def _expected(self) -> Expected:
         """Flower's strategies stop where two replies differ in their keys; ranks can do without a client's word."""
-        losses = frozenset({"loss-before", "loss-after"} if self.strategy.report_losses else ())
-        metrics = losses | {"num-examples", "loss", "seconds"}
+        losses = LOSSES if self.strategy.report_losses else frozenset()
+        metrics = losses | ALWAYS
         required = metrics if self.strategy.losses_required else metrics - losses
-        return Expected(metrics, required, class_counts="report-classes" in self.strategy.terms())
+        return Expected(metrics, required, class_counts=REPORT_CLASSES in self.strategy.terms())
 
     def _aggregate(self, number: int, inspection: Inspection) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from."""
         answers, least = inspection.answers, self.experiment.client.min_replies
         if len(answers) < least:
             return {"kept": f"{len(answers)} replies, client.min-replies = {least}"}
-        losses = [float(answer.numbers.get("loss", 0.0)) for answer in answers]  # type: ignore[arg-type]
+        losses = [float(answer.numbers.get(LOSS, 0.0)) for answer in answers]  # type: ignore[arg-type]
         aggregate: ArrayRecord | None
         metrics: Mapping[str, object] | None
         try:

@@ -12,6 +12,7 @@ from pydantic import Field
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import AboveZero, Fraction, Natural, NonNegative, Positive, Value
+from thistle.protocol.training import PROXIMAL, REPORT_LOSSES
 from thistle.strategies.memory.ranks import Ranks
 from thistle.strategies.registry import Named, setting
 from thistle.strategies.rounds import Step
@@ -120,9 +121,9 @@ class Options(Named):
         """What clients are told besides the model; whoever does not know a key may ignore it."""
         told = dict(self.tell)
         if self.report_losses:
-            told["report-losses"] = True
+            told[REPORT_LOSSES] = True
         if self.proximal_mu:
-            told["proximal-mu"] = self.proximal_mu
+            told[PROXIMAL] = self.proximal_mu
         return told
 
     def uses_rate(self) -> bool:

@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.protocol.answer import Answer
-from thistle.protocol.factors import ask_for_factors
 from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
+from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, RATE, ROUND, ask_for_factors
 from thistle.protocol.verdict import Verdict
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
@@ -55,7 +55,7 @@ class Pipeline(Options, FedAvg):
     min_train_nodes: int = 2
     min_evaluate_nodes: int = 2
     min_available_nodes: int = 2
-    weighted_by_key: str = "num-examples"
+    weighted_by_key: str = EXAMPLES
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     train_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
@@ -143,7 +143,7 @@ class Pipeline(Options, FedAvg):
         self.verdicts = {}
         if self.fraction_train == 0.0:
             return []
-        config["server-round"] = server_round
+        config[ROUND] = server_round
         config.update(self.terms())
         if self.layout is None or [entry.name for entry in self.layout.entries] != list(arrays):
             self.bind(Layout.of_record(arrays, self.model))
@@ -166,7 +166,7 @@ class Pipeline(Options, FedAvg):
 
     def _rate(self, config: ConfigRecord) -> float:
         """The clients' learning rate; NaN where nobody said it and no step needs it."""
-        rate = config.get("lr", self.lr)
+        rate = config.get(RATE, self.lr)
         if isinstance(rate, int | float):
             return float(rate)
         if self.uses_rate():
@@ -282,7 +282,7 @@ class Pipeline(Options, FedAvg):
         metrics = [answer.numbers for answer in answers]
         examples = torch.tensor([numbers[self.weighted_by_key] for numbers in metrics], dtype=torch.float64)
         prior = examples if self.weighs() else torch.ones_like(examples)
-        asked = bool(answers) and all("class-counts" in numbers for numbers in metrics)
+        asked = bool(answers) and all(COUNTS in numbers for numbers in metrics)
         ids = tuple(answer.client for answer in answers)
         return Round(
             number,
@@ -294,7 +294,7 @@ class Pipeline(Options, FedAvg):
             self.memory,
             ranks=torch.from_numpy(self.ranks.of(self.memory, ids)) if self.ranks else None,
             examples=examples,
-            class_counts=torch.tensor([numbers["class-counts"] for numbers in metrics]) if asked else None,
+            class_counts=torch.tensor([numbers[COUNTS] for numbers in metrics]) if asked else None,
             layout=self.layout,
         )
 
@@ -359,5 +359,5 @@ def _column(values: Tensor | None, rows: int) -> Sequence[float | None]:
 
 def _gain(answer: Answer) -> float:
     """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
-    before, after = answer.numbers.get("loss-before", math.nan), answer.numbers.get("loss-after", math.nan)
+    before, after = answer.numbers.get(BEFORE, math.nan), answer.numbers.get(AFTER, math.nan)
     return float(before) - float(after)  # type: ignore[arg-type]

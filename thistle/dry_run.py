@@ -14,6 +14,7 @@ from thistle.experiments.plugins import explain
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, State, to_record
+from thistle.protocol.training import EXAMPLES, LOSS, RATE, REPORT_LOSSES, SECONDS, task_facts
 from thistle.server.guard.casting import cast_aggregate
 from thistle.strategies.build import make_strategy
 from thistle.tasks.models import build_model
@@ -37,8 +38,7 @@ def _one_round(experiment: Experiment, task: Task) -> None:
     strategy.fit(client.per_round)
     grid = InlineGrid(ClientApp(), experiment, 0)
     grid.hosts = list(range(experiment.task.clients))
-    classes, shape = list(task.dataset.classes), list(task.shape)
-    config = ConfigRecord({"lr": client.lr, "report-losses": False, "classes": classes, "shape": shape})
+    config = ConfigRecord({RATE: client.lr, REPORT_LOSSES: False, **task_facts(task.dataset.classes, task.shape)})
     try:
         messages = list(strategy.configure_train(1, arrays, config, grid))
         if not messages:
@@ -61,5 +61,5 @@ def _answers(messages: list[Message], state: State, layout: Layout) -> tuple[lis
     for client, change in zip(clients, noise, strict=True):
         made = layout.state(layout.vector(state) + change, state)
         arrays = {name: tensor.numpy() for name, tensor in made.items()}
-        answers.append(Answer(client, {"num-examples": 10, "loss": 1.0, "seconds": 0.1}, arrays))
+        answers.append(Answer(client, {EXAMPLES: 10, LOSS: 1.0, SECONDS: 0.1}, arrays))
     return answers, noise.numpy()

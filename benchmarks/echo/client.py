@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 import thistle.tasks.echo  # noqa: F401  # the model
 from thistle.client import app as host
+from thistle.client.work import Work
 from thistle.protocol.cohort import ACTION
+from thistle.protocol.training import TrainReply
 
-client = ClientApp()
 
-
-@client.train()
-def train(message: Message, context: Context) -> Message:
+def echo(work: Work) -> TrainReply:
     """All that the guard asks of a reply, and no work."""
-    metrics = MetricRecord({"num-examples": 1, "loss": 0.0, "seconds": 0.0})
-    return Message(
-        RecordDict({"arrays": message.content.array_records["arrays"], "metrics": metrics}), reply_to=message
-    )
+    return TrainReply(work.arrays, num_examples=1, seconds=0.0, loss=0.0)
 
 
-host.APPS["honest"] = client
+host.KINDS["honest"] = echo
 
 app = ClientApp()  # its functions are of this module, so that a worker imports it
 

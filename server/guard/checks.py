@@ -16,8 +16,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from thistle.protocol.answer import Number
 from thistle.protocol.records import ARRAYS, LARGEST_LOSS, METRICS
-
-EXAMPLES, COUNTS = "num-examples", "class-counts"
+from thistle.protocol.training import COUNTS, EXAMPLES
 
 MOST_EXAMPLES = 10**9
 

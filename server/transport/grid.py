@@ -54,8 +54,6 @@ class CohortGrid(GridAround):
         self.chunk, self.limit = chunk, limit
         self.on_reply: Callable[[Reply], None] | None = None
         """Called with each client's reply as soon as it is there."""
-        self.meanwhile: list[Callable[[], None]] = []
-        """Done once, as soon as the next messages are under way."""
         self.retried = 0
         """Clients of the last round that were sent again because their host had died."""
         self._busy: set[int] = set()
@@ -138,17 +136,21 @@ class CohortGrid(GridAround):
         return self.hosts.available(self._busy)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As `ask`, in Flower's words."""
+        """As `send` and `wait`, in Flower's words."""
         requests = {message.metadata.dst_node_id: message for message in messages}
-        return [reply.as_message(requests[reply.client]) for reply in self.ask(requests.values(), timeout)]
+        replies = self.send(requests.values(), timeout).wait()
+        return [reply.as_message(requests[reply.client]) for reply in replies]
 
-    def ask(self, messages: Iterable[Message], timeout: float | None) -> list[Reply]:
-        """Send each client its message; wait for all replies until the time-out, and never end early."""
+    def send(self, messages: Iterable[Message], timeout: float | None) -> Pending:
+        """Each client's message is under way when this returns; the clock runs."""
         deadline = None if timeout is None else time.monotonic() + timeout
         round = Dispatch(self.inner, deadline, self.limit, self._suspects)
         self._plan(round, list(messages))
         round.feed(self._free())
-        self.do_meanwhile()
+        return Pending(self, round)
+
+    def receive(self, round: Dispatch) -> list[Reply]:
+        """All replies of the round until its deadline; never ends early."""
         replies: list[Reply] = []
         while not round.is_over:
             new = round.collect()
@@ -180,13 +182,20 @@ class CohortGrid(GridAround):
         for host, own in by_host.items():
             round.add(balance(own, self.size, 1, self.chunk), host)
 
-    def do_meanwhile(self) -> None:
-        """What is still to be done besides waiting."""
-        while self.meanwhile:
-            self.meanwhile.pop(0)()
-
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError("hosts are addressed by ask and send_and_receive only")
+        raise NotImplementedError("hosts are addressed by send and send_and_receive only")
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError("hosts are addressed by ask and send_and_receive only")
+        raise NotImplementedError("hosts are addressed by send and send_and_receive only")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A round's messages, sent but not answered yet."""
+
+    grid: CohortGrid
+    round: Dispatch
+
+    def wait(self) -> list[Reply]:
+        """The replies, in the order in which they came."""
+        return self.grid.receive(self.round)

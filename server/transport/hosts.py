@@ -19,6 +19,7 @@ from flwr.app import RecordDict
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import parse_ids
+from thistle.protocol.hostinfo import OWN_DATA, RECORD, HostInfo
 from thistle.protocol.text import printable
 
 logger = logging.getLogger("thistle")
@@ -28,7 +29,7 @@ BINDINGS = "THISTLE_BINDINGS"
 
 {"<node id>": {"clients": "0-9,12", "own-data": true}}: its clients' data is its own, so that nobody knows its size.
 """
-LONGEST_CLAIM = 10_000
+LONGEST_CLAIM, MOST_WORDS = 10_000, 20
 NOBODY = -1
 
 
@@ -36,7 +37,7 @@ NOBODY = -1
 class Host:
     """A node that has answered."""
 
-    about: dict[str, str]
+    info: HostInfo
     claim: str
     own_data: bool = False
     """Whether its clients train on data of its own, and not on shares of the experiment's task."""
@@ -86,12 +87,12 @@ class Hosts:
 
     def join(self, node: int, content: RecordDict) -> None:
         """Take a node in by its answer to a ping; UserError where the answer or the claim will not do."""
-        about, claim = _read(content)
-        said = Binding(claim, about.get("data") == "own")
+        info = _read(content)
+        said = Binding(info.clients, info.data == OWN_DATA)
         wanted = said if self.bindings is None else self.bindings.get(node, Binding(""))
         if wanted.clients or not self.shared:
             self._give(node, wanted.clients)
-        self.members[node] = Host(about, wanted.clients, wanted.own_data)
+        self.members[node] = Host(info, wanted.clients, wanted.own_data)
 
     def _give(self, node: int, text: str) -> None:
         ids = parse_ids("clients", text, self.clients, self.most)
@@ -145,12 +146,13 @@ class Hosts:
         return np.flatnonzero(np.array([*free, False])[self._owner]).tolist()
 
 
-def _read(content: RecordDict) -> tuple[dict[str, str], str]:
-    """What a node says of itself, bounded; its claim apart."""
-    record = content.config_records.get("host")
-    if record is None or len(content) != 1 or len(record) > 20:
+def _read(content: RecordDict) -> HostInfo:
+    """What a node says of itself, bounded."""
+    record = content.config_records.get(RECORD)
+    if record is None or len(content) != 1 or len(record) > MOST_WORDS:
         raise UserError("its answer is not what a host of ours says")
     claim = record.get("clients", "")
     if not isinstance(claim, str) or len(claim) > LONGEST_CLAIM:
         raise UserError("its claim to clients is not a text like 0-9,12")
-    return {printable(key, 40): printable(value) for key, value in record.items() if key != "clients"}, claim
+    said = {key: printable(value) for key, value in record.items() if key != "clients"}
+    return HostInfo.read({**said, "clients": claim})

@@ -9,6 +9,7 @@ from torch import Tensor
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value
+from thistle.protocol.training import REPORT_CLASSES
 from thistle.strategies.aggregators import Aggregate, mean
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
@@ -42,7 +43,7 @@ class FedAvg(Weighted, Pipeline):
 
     def terms(self) -> dict[str, Value]:
         """Clients are asked for their class counts only where they are needed."""
-        return {**super().terms(), **({"report-classes": True} if self.class_aware else {})}
+        return {**super().terms(), **({REPORT_CLASSES: True} if self.class_aware else {})}
 
     def is_mean(self) -> bool:
         """Zeno gives all updates one length."""

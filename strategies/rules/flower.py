@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import AboveZero, Natural, NonNegative, Trim
+from thistle.protocol.training import BEFORE
 from thistle.strategies.flower import sampling
 from thistle.strategies.registry import Named, setting, strategy
 
@@ -166,6 +167,6 @@ class FlwrQFedAvg(FlowersMean):
         how: dict[str, Any] = {
             "client_learning_rate": experiment.client.lr,
             "q": self.q,
-            "train_loss_key": "loss-before",
+            "train_loss_key": BEFORE,
         }
         return flower.QFedAvg(**sampling(experiment), **how)

@@ -14,7 +14,6 @@ from tests.client.test_malicious import Client
 from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.evasion.engine import Budget, Crafted
 from thistle.attacks.roles import node_orders
-from thistle.client.app import role
 from thistle.client.augmentation import crop_and_flip
 from thistle.client.calibrated import CalibratedLoss, local_loss
 from thistle.client.calibrations import CalFAT, LogitAdjustment, RoBal, Views, log_prior, make_views, plain
@@ -254,10 +253,9 @@ class TestFederations:
 
     def test_the_default_is_the_honest_client(self) -> None:
         """Bit for bit: what calibrated training would do without anything asked of it."""
-        experiment = Experiment.of(TINY)
-        assert role(3, 1, experiment, {}) == "honest" and experiment.client.plain
+        assert Client(TINY).role(3) == "honest" and Experiment.of(TINY).client.plain
         with_ratio_zero = Client({**TINY, "client.objective": "pgd", "client.adversarial-ratio": 0.0})
-        assert role(3, 1, with_ratio_zero.experiment, {}) == "calibrated"
+        assert with_ratio_zero.role(3) == "calibrated"
         torch.testing.assert_close(with_ratio_zero.update(3), Client(TINY).update(3), atol=1e-6, rtol=0)
 
     def test_packing_and_resuming_do_not_change_the_model(self, tmp_path: Path) -> None:

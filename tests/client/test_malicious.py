@@ -15,6 +15,7 @@ from thistle.attacks.poisoning.collusion import Alie
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
 from thistle.client.app import app, role
+from thistle.client.work import Work
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
 from thistle.flower_compat.messages import identify
@@ -51,9 +52,15 @@ class Client:
         self.model = build_model(self.experiment.network, task.shape, task.classes, self.experiment.seed)
         self.layout = Layout.of(self.model)
 
-    def reply(self, client: int, number: int = 1) -> RecordDict:
+    def content(self, number: int = 1) -> RecordDict:
         sent = to_record(self.model.state_dict())
-        content = RecordDict({"arrays": sent, "config": ConfigRecord({"server-round": number, "lr": 0.1})})
+        return RecordDict({"arrays": sent, "config": ConfigRecord({"server-round": number, "lr": 0.1})})
+
+    def role(self, client: int) -> str:
+        return role(Work.of(self.content(), client, self.experiment, self.node_config))
+
+    def reply(self, client: int, number: int = 1) -> RecordDict:
+        content = self.content(number)
         node_config = {**self.node_config, "partition-id": client}
         context = Context(1, client, node_config, RecordDict(), dict(self.experiment.flat()))
         return app(Message(content, client, "train"), context).content
@@ -143,7 +150,7 @@ class TestDeployment:
 
     def test_no_experiment_makes_an_honest_node_attack(self) -> None:
         node = Client(SUBMITTED, {"role": "honest"})
-        assert role(3, 1, node.experiment, node.node_config) == "honest"
+        assert node.role(3) == "honest"
         assert torch.equal(node.update(3), Client(TINY).update(3))
 
     def test_nor_one_that_was_started_without_a_role(self) -> None:

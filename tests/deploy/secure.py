@@ -112,15 +112,16 @@ class Secure:
     def simulated(self, name: str, but: Lost, **attack: Any) -> str:
         """The model of the same experiment in this process, in which these clients fail in these rounds."""
         from thistle.client import app as client_app
+        from thistle.client.work import Work
 
         flat = self.run_folder(name).load_experiment().flat()
         flat |= {"run.out": str(self.folder / "simulated"), "run.name": name, "runtime.workers": 1, **attack}
         real = client_app.role
 
-        def role(one: int, number: int, *rest: Any) -> str:
-            if (number, one) in but:
+        def role(work: Work) -> str:
+            if (work.round, work.client) in but:
                 raise RuntimeError("lost")
-            return real(one, number, *rest)
+            return real(work)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(client_app, "role", role)

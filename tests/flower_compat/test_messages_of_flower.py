@@ -7,7 +7,7 @@ import sys
 
 from flwr.app import Message, RecordDict
 
-from thistle.flower_compat.messages import identify, message_for, name_message
+from thistle.flower_compat.messages import identify, name_message
 
 MAKE = "from flwr.app import Message, RecordDict\n{before}\nMessage(RecordDict(), 7, 'train')"
 
@@ -29,17 +29,3 @@ def test_a_name_is_the_id_that_flower_shows_and_that_replies_answer() -> None:
     name = name_message(message)
     assert message.metadata.message_id == name
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == name
-
-
-def test_a_message_for_another_node_leaves_the_one_that_was_sent_alone() -> None:
-    identify()
-    sent = Message(RecordDict(), 7, "train.cohort", ttl=60.0, group_id="3")
-    content = RecordDict()
-    made = message_for(2**63 + 1, "train", sent, content)
-    assert (made.metadata.dst_node_id, made.metadata.message_type) == (2**63 + 1, "train")
-    assert made.content is content
-    assert (made.metadata.group_id, made.metadata.ttl) == ("3", 60.0)
-    assert made.metadata.created_at == sent.metadata.created_at
-    assert (sent.metadata.dst_node_id, sent.metadata.message_type) == (7, "train.cohort")
-    reply = Message(RecordDict(), reply_to=made)
-    assert reply.metadata.src_node_id == 2**63 + 1

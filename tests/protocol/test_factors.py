@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -12,8 +11,6 @@ from torch import Tensor, nn
 from thistle.experiments.settings import Model
 from thistle.protocol import svd
 from thistle.protocol.factors import (
-    ask_for_factors,
-    asked_rank,
     factor_bytes,
     factored,
     layer_rank,
@@ -129,9 +126,3 @@ def test_layers_travel_whole_where_factors_would_be_larger() -> None:
     assert [factored(entry, 1.0) for entry in layout.entries[:4]] == [False, False, False, False]
     assert not any(factored(entry, 0.1) for entry in layout.entries[4:])
     assert sides(Entry("conv", (8, 3, 5, 5), torch.float32, True)) == (8, 75)
-
-
-def test_what_a_request_asks_for() -> None:
-    config = ConfigRecord({"lr": 0.1})
-    assert asked_rank(config) is None
-    assert asked_rank(ask_for_factors(config, 0.25)) == 0.25 and "rank" not in config

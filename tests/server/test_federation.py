@@ -13,14 +13,16 @@ from safetensors.torch import load_file
 
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.client import honest
-from thistle.client.app import APPS, ping
+from thistle.client.app import KINDS, ping
 from thistle.client.app import app as client_app
+from thistle.client.work import Work
 from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json, read_lines
 from thistle.protocol.cohort import ACTION
 from thistle.protocol.layout import Layout
+from thistle.protocol.training import TrainReply
 from thistle.strategies.build import make_strategy
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline
@@ -145,14 +147,12 @@ def test_a_finished_or_begun_folder_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_client_that_raises_fails_alone_and_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(message: Message, context: Context) -> Message:
-        if context.node_config["partition-id"] % 2:
+    def broken(work: Work) -> TrainReply:
+        if work.client % 2:
             raise ValueError("disk on fire")
-        return honest.train(message, context)
+        return honest.train(work)
 
-    app = ClientApp()
-    app.train()(broken)
-    monkeypatch.setitem(APPS, "honest", app)
+    monkeypatch.setitem(KINDS, "honest", broken)
     folder = run(tiny(tmp_path))
     verdicts = list(read_lines(folder.verdicts))
     assert {v["verdict"] for v in verdicts if v["client"] % 2} == {"failed"}

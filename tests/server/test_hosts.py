@@ -23,7 +23,7 @@ def test_hosts_that_claim_nothing_share_everybody() -> None:
     hosts.join(5, answer())
     assert hosts.shared and hosts.present() == [5, 7]
     assert list(hosts.available(busy=())) == list(range(100))
-    assert hosts.members[7].about == {"torch": "2"}
+    assert hosts.members[7].info.torch == "2"
 
 
 def test_claims_are_kept_apart() -> None:
@@ -78,7 +78,7 @@ def test_an_answer_of_another_kind_is_refused(content: RecordDict) -> None:
 def test_what_a_node_says_of_itself_is_made_safe() -> None:
     hosts = Hosts(20, 10)
     hosts.join(1, answer("", machine="\x1b[31m" + "x" * 10_000))
-    assert len(hosts.members[1].about["machine"]) == 200 and "\x1b" not in hosts.members[1].about["machine"]
+    assert len(hosts.members[1].info.machine) == 200 and "\x1b" not in hosts.members[1].info.machine
 
 
 def test_who_is_away_can_be_replaced_who_is_there_cannot() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
 from tests.federations import model_sha, rounds, run, tiny
 from thistle.client import honest
-from thistle.client.app import APPS
+from thistle.client.app import KINDS
+from thistle.client.work import Work
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.protocol.training import TrainReply
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies.pipeline import Pipeline
 
@@ -26,15 +26,12 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
     """Clients raise an error where a condition on (client, round) holds."""
 
     def use(condition: Callable[[int, int], bool]) -> None:
-        def train(message: Message, context: Context) -> Message:
-            number = int(message.content["config"]["server-round"])  # type: ignore[index, arg-type]
-            if condition(message.metadata.dst_node_id, number):
+        def train(work: Work) -> TrainReply:
+            if condition(work.client, work.round):
                 raise ValueError("disk on fire")
-            return honest.train(message, context)
+            return honest.train(work)
 
-        app = ClientApp()
-        app.train()(train)
-        monkeypatch.setitem(APPS, "honest", app)
+        monkeypatch.setitem(KINDS, "honest", train)
 
     return use
 

@@ -22,6 +22,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import CONTROL, Layout, to_record
+from thistle.protocol.training import TrainRequest
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, steps
 from thistle.strategies.build import make_strategy, needs_server_data, resolve
@@ -150,8 +151,7 @@ class TestScaffold:
         federation = Client({**TINY, "attack.kind": "alie", "attack.fraction": 0.5})
         task = cached_task(federation.experiment.task, 0)
         arrays = to_record(federation.model.state_dict())
-        config, device = ConfigRecord({"lr": 0.1}), torch.device("cpu")
-        work = Work(federation.experiment, task, 1, 1, config, arrays, device)
+        work = Work(federation.experiment, task, 1, TrainRequest(1, 0.1), arrays, torch.device("cpu"))
         found = []
         for control in (None, torch.ones(federation.layout.size)):
             malicious._last_panel.clear()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from tests.federations import run, tiny
 from tests.messages import error_reply, reply
 from thistle.client import honest
-from thistle.client.app import APPS
+from thistle.client.app import KINDS
+from thistle.client.work import Work
 from thistle.protocol.layout import Layout, State, to_record, to_state
+from thistle.protocol.training import TrainReply
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies import aggregators, steps
 from thistle.strategies.build import Own
@@ -325,19 +327,16 @@ def test_without_reputation_nothing_is_held_against_anybody() -> None:
 def test_the_guards_rejections_cost_reputation_and_failures_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(message: Message, context: Context) -> Message:
-        client = context.node_config["partition-id"]
-        if client == 2:
+    def train(work: Work) -> TrainReply:
+        if work.client == 2:
             raise ValueError("no disk")
-        answer = honest.train(message, context)
-        if client == 1:
-            arrays = {name: tensor * float("nan") for name, tensor in to_state(answer.content["arrays"]).items()}  # type: ignore[arg-type]
-            answer.content["arrays"] = to_record(arrays)
-        return answer
+        reply = honest.train(work)
+        if work.client != 1:
+            return reply
+        broken = {name: tensor * float("nan") for name, tensor in to_state(reply.arrays).items()}
+        return replace(reply, arrays=to_record(broken))
 
-    app = ClientApp()
-    app.train()(train)
-    monkeypatch.setitem(APPS, "honest", app)
+    monkeypatch.setitem(KINDS, "honest", train)
     few = {"task.clients": 4, "client.per-round": 4, "rounds": 2, "task.train-size": 100, "evaluate.every": 9}
     folder = run(tiny(tmp_path, **few, **{"strategy.name": "fedavg", "strategy.reputation": True}))
     checkpoint = load_checkpoint(folder.checkpoints)

@@ -27,7 +27,7 @@ FAULTY = '''
 
 import ctypes, os, sys, time
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from thistle.client import app as real
@@ -36,8 +36,13 @@ from thistle.client import honest
 FAULTS = {}
 
 
-def fault(message, context):
-    what = FAULTS.get(message.content["config"]["server-round"], {}).get(context.node_config["partition-id"])
+class Garbage:
+    def records(self):
+        return RecordDict({"arrays": MetricRecord({"x": 1}), "y": ConfigRecord({"z": b"0" * 100})})
+
+
+def fault(work):
+    what = FAULTS.get(work.round, {}).get(work.client)
     if what == "raise":
         raise ValueError("disk on fire")
     if what == "exit":
@@ -53,15 +58,11 @@ def fault(message, context):
     if what == "nothing":
         return None
     if what == "garbage":
-        rubbish = {"arrays": MetricRecord({"x": 1}), "y": ConfigRecord({"z": b"0" * 100})}
-        return Message(RecordDict(rubbish), reply_to=message)
+        return Garbage()
     if what == "slow":
         time.sleep(1.5)
-    return honest.train(message, context)
+    return honest.train(work)
 
-
-faulty = ClientApp()
-faulty.train()(fault)
 
 app = ClientApp()
 app.query("ping")(real.ping)
@@ -69,7 +70,7 @@ app.query("ping")(real.ping)
 
 @app.train("cohort")
 def cohort(message, context):
-    real.APPS["honest"] = faulty
+    real.KINDS["honest"] = fault
     return real.train_cohort(message, context)
 '''
 

@@ -1,16 +1,14 @@
 """Messages made and named outside of a process of Flower's.
 
-`Message` asks a class of Flower's own which task it is made by, and refuses to be made where nobody has said; a
-message's id is given by Flower's grids, through the attribute behind a property that cannot be set; and a message
-that is to look as if it had come from elsewhere needs metadata of its own, which the public constructor does not take.
+`Message` asks a class of Flower's own which task it is made by, and refuses to be made where nobody has said; and a
+message's id is given by Flower's grids, through the attribute behind a property that cannot be set.
 """
 
 from __future__ import annotations
 
-import copy
 from uuid import uuid4
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 
@@ -23,11 +21,3 @@ def name_message(message: Message) -> str:
     """Give it an id, as Flower's own grids do when they send it; returns the id."""
     message.metadata.__dict__["_message_id"] = name = uuid4().hex
     return name
-
-
-def message_for(node: int, kind: str, like: Message, content: RecordDict) -> Message:
-    """A message as this node would have got it, otherwise like the one that was really sent."""
-    metadata = copy.copy(like.metadata)
-    metadata.message_type = kind
-    metadata.dst_node_id = node
-    return Message(metadata=metadata, content=content)  # type: ignore[call-overload]

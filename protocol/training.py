@@ -1,0 +1,97 @@
+"""What the server asks of a client in a round, and what the client answers: the keys of both, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from thistle.protocol.records import ARRAYS, METRICS
+
+ROUND, RATE, PROXIMAL = "server-round", "lr", "proximal-mu"
+"""As Flower's own strategies and examples write them."""
+REPORT_LOSSES, REPORT_CLASSES = "report-losses", "report-classes"
+CLASSES, SHAPE = "classes", "shape"
+EXCHANGE, RANK = "exchange", "rank"
+FACTORS = "factors"
+TERMS = "client."
+"""What the keys of `terms` begin with."""
+
+EXAMPLES, SECONDS, LOSS = "num-examples", "seconds", "loss"
+BEFORE, AFTER, COUNTS = "loss-before", "loss-after", "class-counts"
+ALWAYS, LOSSES = frozenset({EXAMPLES, SECONDS, LOSS}), frozenset({BEFORE, AFTER})
+"""The metrics of every reply, and those of one that was asked for its losses."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The settings that come with the model. Whatever else the server's strategy wrote there is not for our clients."""
+
+    number: int = 0
+    """Of the round."""
+    lr: float | None = None
+    proximal_mu: float = 0.0
+    report_losses: bool = False
+    report_classes: bool = False
+    rank: float | None = None
+    """Answer with factors of this rank, a fraction of each layer's full rank; None: with the whole model."""
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    """What the federation's classes are called and how large its images are, for nodes with data of their own."""
+    terms: tuple[tuple[str, Any], ...] = ()
+    """How the server wants clients to train, by the names of an experiment's settings (`client.objective`, …)."""
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> TrainRequest:
+        """From the record that came."""
+        rate = config.get(RATE)
+        return cls(
+            number=int(config.get(ROUND, 0)),
+            lr=None if rate is None else float(rate),
+            proximal_mu=float(config.get(PROXIMAL, 0.0)),
+            report_losses=bool(config.get(REPORT_LOSSES, False)),
+            report_classes=bool(config.get(REPORT_CLASSES, False)),
+            rank=asked_rank(config),
+            classes=tuple(config.get(CLASSES, ())),
+            shape=tuple(config.get(SHAPE, ())),
+            terms=tuple((key, value) for key, value in config.items() if key.startswith(TERMS)),
+        )
+
+
+def task_facts(classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+    """The part of every request that describes the task."""
+    return {CLASSES: list(classes), SHAPE: list(shape)}
+
+
+def ask_for_factors(config: ConfigRecord, fraction: float) -> ConfigRecord:
+    """The same request, to be answered by factors of this rank."""
+    return ConfigRecord({**config, EXCHANGE: FACTORS, RANK: fraction})
+
+
+def asked_rank(config: Mapping[str, Any]) -> float | None:
+    """The rank that a request asks for; None: the whole model."""
+    return float(config[RANK]) if config.get(EXCHANGE) == FACTORS else None
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """A client's model, or its update's factors where these were asked for, and its numbers."""
+
+    arrays: ArrayRecord
+    num_examples: int
+    seconds: float
+    loss: float
+    """The mean over the training."""
+    loss_before: float | None = None
+    loss_after: float | None = None
+    """Of the model that came, and of the one that goes, on all of the client's data."""
+    class_counts: list[int] | None = None
+
+    def records(self) -> RecordDict:
+        """As they travel; what was not asked for is left out."""
+        metrics: dict[str, Any] = {EXAMPLES: self.num_examples, SECONDS: self.seconds, LOSS: self.loss}
+        asked = {BEFORE: self.loss_before, AFTER: self.loss_after, COUNTS: self.class_counts}
+        metrics |= {name: value for name, value in asked.items() if value is not None}
+        return RecordDict({ARRAYS: self.arrays, METRICS: MetricRecord(metrics)})
