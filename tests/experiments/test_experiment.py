@@ -12,6 +12,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import KEYS, Experiment, flatten_tables, parse_overrides, read_file
 from thistle.experiments.runfolder import RunFolder
 from thistle.experiments.settings import Client, learning_rate, parse_ids
+from thistle.prepare import settle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,9 +90,9 @@ def test_files_that_are_not_experiments(tmp_path: Path) -> None:
 
 
 def test_calfats_clients_train_as_it_wants_unless_told_otherwise() -> None:
-    Experiment.of({"strategy.name": "calfat", "client.adversarial-ratio": 0.5, "client.logit-scale": 10.0})
+    settle({"strategy.name": "calfat", "client.adversarial-ratio": 0.5, "client.logit-scale": 10.0}, "run")
     with pytest.raises(UserError, match=r"client\.logit-scale"):
-        Experiment.of({"strategy.name": "calfat", "client.objective": "pgd", "client.logit-scale": 10.0})
+        settle({"strategy.name": "calfat", "client.objective": "pgd", "client.logit-scale": 10.0}, "run")
 
 
 def test_ids() -> None:
