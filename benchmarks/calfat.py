@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from thistle.attacks.evasion.engine import Budget
 from thistle.client.calibrated import CalibratedLoss
 from thistle.client.calibrations import log_prior, make_views
-from thistle.client.objectives import Setting
+from thistle.client.objectives import Setting, adversarial_ratio
 from thistle.experiments.settings import Client, Network
 from thistle.tasks.models import build_model, predict
 from thistle.tasks.training import Recipe, batches, train
@@ -43,7 +43,7 @@ def calfat_epoch(network: nn.Module, pixels: Tensor, labels: Tensor, size: int, 
     client = Client(objective="ckl", calibration="calfat", steps=steps)
     views = make_views(client, log_prior(labels, 10, client.prior_delta))
     setting = Setting(Budget(client.epsilon, client.step, steps), torch.Generator().manual_seed(0))
-    loss = CalibratedLoss(client, views, setting, client.ratio)
+    loss = CalibratedLoss(client, views, setting, adversarial_ratio(client))
     train(network, pixels, labels, Recipe(1, size, 1e-4, momentum=0.9), torch.Generator().manual_seed(0), loss)
 
 

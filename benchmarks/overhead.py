@@ -74,14 +74,12 @@ def thistle(clients: int, rounds: int, folder: Path) -> list[float]:
 
 
 def staged(target: Path) -> Path:
-    """The product's app, its clients exchanged."""
+    """The product's app, its clients exchanged, and with a model more."""
     app = stage_app(target)
-    for room in ("tasks", "client", "server"):
-        shutil.copy(HERE / "echo" / f"{room}.py", app / "thistle" / room / "echo.py")
+    for file, folder in (("model.py", "tasks/models"), ("client.py", "client")):
+        shutil.copy(HERE / "echo" / file, app / "thistle" / folder / "echo.py")
     project = app / "pyproject.toml"
-    text = project.read_text(encoding="utf-8")
-    for room in ("client", "server"):
-        text = text.replace(f"{room}.app:app", f"{room}.echo:app")
+    text = project.read_text(encoding="utf-8").replace("client.app:app", "client.echo:app")
     project.write_text(text, encoding="utf-8")
     return app
 

@@ -19,7 +19,7 @@ from thistle.attacks.roles import SIMULATED, node_orders
 from thistle.client import calibrated, honest, malicious
 from thistle.client.data import OWN, find_share
 from thistle.client.limits import Alarm, Watchdog
-from thistle.client.terms import local_terms
+from thistle.client.terms import check_training, local_terms
 from thistle.client.work import Train, Work, cached_model, experiment_of
 from thistle.flower_compat import ray_workers
 from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
@@ -63,8 +63,9 @@ def ping(message: Message, context: Context) -> Message:
 
 
 def _make_ready(request: TrainRequest, context: Context) -> torch.device:
-    """What a process does once: map the data, build the network."""
+    """Check how clients shall train; then what a process does once: map the data, build the network."""
     experiment = local_terms(experiment_of(context), request, context.node_config)
+    check_training(experiment.client)
     share = find_share(experiment, request, context.node_config)
     device = pick_device(experiment.runtime.device)
     cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)

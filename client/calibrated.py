@@ -16,13 +16,13 @@ from thistle.attacks.evasion.engine import Budget
 from thistle.attacks.evasion.losses import cross_entropy
 from thistle.client.augmentation import crop_and_flip
 from thistle.client.calibrations import Views, log_prior, make_views
-from thistle.client.objectives import OBJECTIVES, Setting, craft_at_rest
+from thistle.client.objectives import OBJECTIVES, Setting, adversarial_ratio, craft_at_rest
 from thistle.client.work import Work, client_app
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Client, parse_ids
 from thistle.protocol.training import TrainReply
-from thistle.tasks.layers import clean_statistics
 from thistle.tasks.models import predict
+from thistle.tasks.models.layers import clean_statistics
 from thistle.tasks.training import Loss, plain_loss
 
 
@@ -55,9 +55,10 @@ class CalibratedLoss:
         return (count * adversarial + (len(labels) - count) * natural) / len(labels)
 
     def _adversarial(self, model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
-        craft, minimise = OBJECTIVES[self.client.objective]
-        crafted = craft_at_rest(craft, model, self.views.examples, pixels, labels, self.setting)
-        return minimise(lambda x: self.views.loss(predict(model, x), labels), pixels, crafted, labels, self.setting)
+        chosen = OBJECTIVES[self.client.objective]
+        crafted = craft_at_rest(chosen.craft, model, self.views.examples, pixels, labels, self.setting)
+        forward = lambda x: self.views.loss(predict(model, x), labels)  # noqa: E731
+        return chosen.minimise(forward, pixels, crafted, labels, self.setting)
 
     def _natural(self, model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
         with clean_statistics(model):
@@ -75,7 +76,7 @@ def local_loss(work: Work, labels: Tensor) -> Loss:
         torch_rng(work.experiment.seed, "adversarial", *work.where),
         warm=work.round > client.warmup,
     )
-    ratio = client.ratio if trains_adversarially(work) else 0.0
+    ratio = adversarial_ratio(client) if trains_adversarially(work) else 0.0
     return CalibratedLoss(client, make_views(client, prior), setting, ratio)
 
 

@@ -8,16 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from thistle.experiments.registry import Registry
 from thistle.experiments.settings import Client
-from thistle.tasks.layers import SCALE
+from thistle.tasks.models.layers import SCALE
 
 View = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the logits that a loss sees."""
+Make = TypeVar("Make", bound=Callable[..., View])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `client.calibration` names."""
+
+    make: Callable[..., View]
+    """From log π, and `client.logit-scale` where it `scales`."""
+    in_examples: bool = True
+    """Whether examples are crafted against it too, as `client.calibration-in` has it; otherwise always against f."""
+    scales: bool = False
+
+    def view(self, prior: Tensor, client: Client) -> View:
+        """As these settings have it; `prior` is log π."""
+        return self.make(prior, client.logit_scale) if self.scales else self.make(prior)
+
+
+CALIBRATIONS: Registry[Calibration] = Registry("calibration")
+
+
+def calibration(
+    name: str, about: str, paper: str = "", *, in_examples: bool = True, scales: bool = False
+) -> Callable[[Make], Make]:
+    """Enter the class that follows: it is made from log π, and turns (logits, labels) into logits."""
+
+    def enter(make: Make) -> Make:
+        CALIBRATIONS.add(name, about, paper)(Calibration(make, in_examples, scales))
+        return make
+
+    return enter
 
 
 def log_prior(labels: Tensor, classes: int, delta: float) -> Tensor:
@@ -31,6 +64,18 @@ def plain(logits: Tensor, labels: Tensor) -> Tensor:
     return logits
 
 
+@calibration("none", "f", in_examples=False)
+def uncalibrated(prior: Tensor) -> View:
+    """f, whatever the prior."""
+    return plain
+
+
+@calibration(
+    "calfat",
+    "s·f + log π, with s = client.logit-scale: the prior is inside the softmax",
+    "Chen et al. 2022",
+    scales=True,
+)
 @dataclass(frozen=True, eq=False)
 class CalFAT:
     """h = s·f + log π (Chen et al. 2022, eq. 12 and 13, the prior inside the softmax)."""
@@ -42,6 +87,7 @@ class CalFAT:
         return torch.add(self.log_prior, logits, alpha=self.scale)
 
 
+@calibration("logit-adjust", "f + log π in the loss, f for the examples", "Menon et al. 2021", in_examples=False)
 @dataclass(frozen=True, eq=False)
 class LogitAdjustment:
     """f + τ log π with τ = 1 (Menon et al. 2021)."""
@@ -53,11 +99,16 @@ class LogitAdjustment:
         return logits + self.tau * self.log_prior
 
 
+@calibration(
+    "robal",
+    "10·(cos_y − m_y) for an image's own class y, m = 0.1·log(1/π); 10·cos_k for the others",
+    "Wu et al. 2021",
+)
 @dataclass(frozen=True, eq=False)
 class RoBal:
     """10·(cos_y − m_y) for an image's own class y, m = 0.1·log(1/π); 10·cos_k for the others (Wu et al. 2021).
 
-    The cosines, times 10, are what the network's head gives (thistle.tasks.layers.CosineHead).
+    The cosines, times 10, are what the network's head gives (thistle.tasks.models.layers.CosineHead).
     """
 
     log_prior: Tensor
@@ -76,17 +127,12 @@ class Views:
     examples: View
 
 
-CALIBRATIONS: dict[str, Callable] = {"none": plain, "calfat": CalFAT, "logit-adjust": LogitAdjustment, "robal": RoBal}
-"""What `client.calibration` names."""
-
-
 def make_views(client: Client, prior: Tensor) -> Views:
     """As `client.calibration` and `client.calibration-in` have it; `prior` is log π."""
-    if client.calibration == "none":
-        return Views(plain, plain)
-    if client.calibration == "logit-adjust":  # its examples are crafted against f itself
-        return Views(LogitAdjustment(prior), plain)
-    view = CalFAT(prior, client.logit_scale) if client.calibration == "calfat" else RoBal(prior)
+    chosen = CALIBRATIONS[client.calibration]
+    view = chosen.view(prior, client)
+    if not chosen.in_examples:
+        return Views(view, plain)
     return Views(
         plain if client.calibration_in == "examples" else view,
         plain if client.calibration_in == "loss" else view,

@@ -9,13 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from thistle.client.calibrations import CALIBRATIONS
+from thistle.client.objectives import OBJECTIVES
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment, check_training
-from thistle.experiments.settings import TERMS, Value
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import TERMS, Client, Value
 from thistle.protocol.training import TrainRequest
 
 NODE_KEYS = ("objective", "calibration", "epsilon", "step", "steps")
 """What a calibrated node's config may say: the setting `client.` of the same name, for this node alone."""
+
+
+def check_training(client: Client) -> None:
+    """Refuse names that nothing has, and settings that would do nothing or contradict each other."""
+    objective = OBJECTIVES.find(client.objective, "client.objective")
+    useless = {
+        "adversarial-ratio": objective.ratio == 0 and client.adversarial_ratio not in ("default", 0.0),
+        "adversarial-clients": objective.ratio == 0 and client.adversarial_clients != "",
+        "warmup": not objective.warms_up and client.warmup > 0,
+    }
+    for name, wrong in useless.items():
+        if wrong:
+            value = getattr(client, name.replace("-", "_"))
+            raise UserError(f"client.{name} = {value}: has no meaning with client.objective = {client.objective}")
+    _check_calibration(client)
+
+
+def _check_calibration(client: Client) -> None:
+    chosen = CALIBRATIONS.find(client.calibration, "client.calibration")
+    if client.calibration_in != "both" and not chosen.in_examples:
+        raise UserError(
+            f"client.calibration-in = {client.calibration_in}: with client.calibration = {client.calibration} "
+            "there is no such choice; use both"
+        )
+    if client.logit_scale != 1 and not chosen.scales:
+        scaling = " or ".join(name for name, one in CALIBRATIONS.items() if one.scales)
+        raise UserError(
+            f"client.logit-scale = {client.logit_scale:g}: belongs to client.calibration = {scaling}, "
+            f"not {client.calibration}; use 1.0"
+        )
 
 
 def local_terms(experiment: Experiment, request: TrainRequest, node_config: Mapping[str, Value]) -> Experiment:

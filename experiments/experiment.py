@@ -138,29 +138,6 @@ def _check_together(experiment: Experiment) -> None:
         parse_ids("client.adversarial-clients", client.adversarial_clients, task.clients)
 
 
-def check_training(client: settings.Client) -> None:
-    """Refuse settings of adversarial and calibrated training that would do nothing, or contradict each other."""
-    useless = {
-        "adversarial-ratio": client.objective == "standard" and client.ratio > 0,
-        "adversarial-clients": client.objective == "standard" and client.adversarial_clients != "",
-        "warmup": client.objective != "gairat" and client.warmup > 0,
-    }
-    for name, wrong in useless.items():
-        if wrong:
-            value = getattr(client, name.replace("-", "_"))
-            raise UserError(f"client.{name} = {value}: has no meaning with client.objective = {client.objective}")
-    if client.calibration_in != "both" and client.calibration in ("none", "logit-adjust"):
-        raise UserError(
-            f"client.calibration-in = {client.calibration_in}: with client.calibration = {client.calibration} "
-            "there is no such choice; use both"
-        )
-    if client.logit_scale != 1 and client.calibration != "calfat":
-        raise UserError(
-            f"client.logit-scale = {client.logit_scale:g}: belongs to client.calibration = calfat, "
-            f"not {client.calibration}; use 1.0"
-        )
-
-
 def flatten_tables(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested TOML tables as dotted keys."""
     keys: dict[str, Any] = {}

@@ -90,8 +90,8 @@ class Client(Section):
     weight_decay: NonNegative = 1e-4
     max_examples: Positive = 10_000
     clip: AboveZero | Literal["auto", "off"] = "auto"
-    objective: Literal["standard", "pgd", "ckl", "mix", "trades", "mart", "gairat", "fedrbn"] = "standard"
-    calibration: Literal["none", "calfat", "logit-adjust", "robal"] = "none"
+    objective: str = "standard"
+    calibration: str = "none"
     calibration_in: Literal["both", "loss", "examples"] = "both"
     adversarial_ratio: Fraction | Default = "default"
     adversarial_clients: str = ""
@@ -107,13 +107,6 @@ class Client(Section):
     def plain(self) -> bool:
         """Whether this is nothing but SGD on the cross-entropy of the images as they are."""
         return self.objective == "standard" and self.calibration == "none" and not self.augment
-
-    @property
-    def ratio(self) -> float:
-        """The part of each batch that is made adversarial."""
-        if self.adversarial_ratio != "default":
-            return self.adversarial_ratio
-        return {"standard": 0.0, "mix": 0.5}.get(self.objective, 1.0)
 
     @property
     def time_limit(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import OPEN, Experiment, check_training
+from thistle.experiments.experiment import OPEN, Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, wrong_result
 from thistle.experiments.settings import Value, dashed
 from thistle.protocol.layout import Layout
@@ -93,7 +93,6 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
     if flat["client.clip"] == "auto":
         flat["client.clip"] = AUTO_CLIP if deployed and named.is_mean() else "off"
     resolved = Experiment.of(flat)
-    check_training(resolved.client)
     named.check(resolved)
     return resolved
 

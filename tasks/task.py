@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from thistle.experiments import settings
-from thistle.tasks.cache import Progress
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.partition import Partition, make_partition
 from thistle.tasks.serverdata import check_server_data, load_server_data
 from thistle.tasks.sources import load_dataset
+from thistle.tasks.sources.cache import Progress
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def draw_features(network: nn.Module, pixels: Tensor, labels: Tensor, classes: S
     from matplotlib import pyplot as plt
     from sklearn.manifold import TSNE
 
-    from thistle.tasks.layers import penultimate
+    from thistle.tasks.models.layers import penultimate
 
     features = penultimate(network, pixels).cpu().numpy()
     perplexity = min(30.0, max(1.0, (len(features) - 1) / 3))

@@ -113,9 +113,11 @@ def settle(
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
+    from thistle.client.terms import check_training
     from thistle.strategies.build import resolve
 
     experiment = resolve(Experiment.of(flat), deployed)
+    check_training(experiment.client)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
     return experiment

@@ -20,12 +20,12 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.prepare import make_experiment
-from thistle.tasks.depth import in_eight_bits
-from thistle.tasks.folder import read_picture
 from thistle.tasks.models import Shape, build_model, predict
-from thistle.tasks.npz import to_pixels
 from thistle.tasks.serverdata import fit_pixels
 from thistle.tasks.sources import load_dataset
+from thistle.tasks.sources.depth import in_eight_bits
+from thistle.tasks.sources.folder import read_picture
+from thistle.tasks.sources.npz import to_pixels
 from thistle.tasks.training import pick_device
 
 BATCH = 256

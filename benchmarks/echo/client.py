@@ -5,7 +5,6 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-import thistle.tasks.echo  # noqa: F401  # the model
 from thistle.client import app as host
 from thistle.client.work import Work
 from thistle.protocol.cohort import ACTION

@@ -18,7 +18,7 @@ from thistle.strategies import aggregators
 from thistle.strategies.buffers import Statistics
 from thistle.strategies.rounds import Progress, Round
 from thistle.tasks.models import predict
-from thistle.tasks.statistics import estimate_statistics, tracking_norms
+from thistle.tasks.models.statistics import estimate_statistics, tracking_norms
 from thistle.tasks.training import Recipe, train
 
 Loss = Callable[[Tensor, Tensor], Tensor]

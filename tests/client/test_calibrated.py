@@ -16,22 +16,29 @@ from thistle.attacks.evasion.engine import Budget, Crafted
 from thistle.attacks.roles import node_orders
 from thistle.client.augmentation import crop_and_flip
 from thistle.client.calibrated import CalibratedLoss, local_loss
-from thistle.client.calibrations import CalFAT, LogitAdjustment, RoBal, Views, log_prior, make_views, plain
-from thistle.client.objectives import OBJECTIVES, Setting, gairat, mart, trades
-from thistle.client.terms import node_terms
+from thistle.client.calibrations import (
+    CALIBRATIONS,
+    CalFAT,
+    LogitAdjustment,
+    RoBal,
+    Views,
+    log_prior,
+    make_views,
+    plain,
+)
+from thistle.client.objectives import OBJECTIVES, Setting, adversarial_ratio, gairat, mart, trades
+from thistle.client.terms import check_training, node_terms
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.experiments.settings import Client as ClientSettings
 from thistle.experiments.settings import Network
-from thistle.strategies.build import resolve
-from thistle.tasks.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
 from thistle.tasks.models import build_model
+from thistle.tasks.models.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
 from thistle.tasks.task import cached_task
 from thistle.tasks.training import plain_loss
 
 C = 4
-CALIBRATIONS = ("none", "calfat", "logit-adjust", "robal")
 
 
 def logits(n: int = 6, seed: int = 0) -> Tensor:
@@ -82,7 +89,7 @@ class TestCalibrations:
         values, gradients = [], []
         for calibration in ("none", "calfat"):
             client = client_settings(objective=objective, calibration=calibration)
-            loss = CalibratedLoss(client, make_views(client, prior), setting(), client.ratio)
+            loss = CalibratedLoss(client, make_views(client, prior), setting(), adversarial_ratio(client))
             value = loss(network, pixels, torch.arange(8) % C)
             values.append(float(value.detach()))
             gradients.append(torch.autograd.grad(value, network[1].weight)[0])
@@ -94,7 +101,7 @@ class TestCalibrations:
     def test_gradients_of_the_calibrated_losses(self, view: Any, objective: str) -> None:
         prior = torch.tensor([0.7, 0.2, 0.09, 0.01], dtype=torch.float64).log()
         calibrated = view(prior, 1.0) if view is CalFAT else view(prior)
-        _, minimise = OBJECTIVES[objective]
+        minimise = OBJECTIVES[objective].minimise
         natural = logits(seed=1)
         kappa = torch.tensor([0, 1, 2, 3, 4, 4])
 
@@ -241,7 +248,7 @@ class TestFederations:
     """Whole runs."""
 
     @pytest.mark.parametrize("calibration", CALIBRATIONS)
-    @pytest.mark.parametrize("objective", ["standard", *OBJECTIVES])
+    @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_a_client_with_one_class_trains(self, objective: str, calibration: str) -> None:
         model = {"model.name": "vgg8"} if objective == "fedrbn" else {}
         keys = {"client.objective": objective, "client.calibration": calibration, "client.steps": 2}
@@ -355,7 +362,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_work_is_refused(case: str) -> None:
     keys, message = REFUSED[case]
     with pytest.raises(UserError) as refused:
-        resolve(Experiment.of(keys))
+        check_training(Experiment.of(keys).client)
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 

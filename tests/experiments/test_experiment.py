@@ -12,6 +12,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import KEYS, Experiment, flatten_tables, parse_overrides, read_file
 from thistle.experiments.runfolder import RunFolder
 from thistle.experiments.settings import Client, learning_rate, parse_ids
+from thistle.prepare import settle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,6 +85,12 @@ def test_files_that_are_not_experiments(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot be read as TOML"):
         read_file(tmp_path / "bad.toml")
+
+
+def test_calfats_clients_train_as_it_wants_unless_told_otherwise() -> None:
+    settle({"strategy.name": "calfat", "client.adversarial-ratio": 0.5, "client.logit-scale": 10.0}, "run")
+    with pytest.raises(UserError, match=r"client\.logit-scale"):
+        settle({"strategy.name": "calfat", "client.objective": "pgd", "client.logit-scale": 10.0}, "run")
 
 
 def test_ids() -> None:

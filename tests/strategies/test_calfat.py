@@ -330,11 +330,3 @@ def test_one_client_has_no_spread() -> None:
 
 def test_heterogeneity_is_recorded_every_round(tmp_path: Path) -> None:
     assert all(line["clients.heterogeneity"] > 0 for line in rounds(run(tiny(tmp_path, rounds=2))))
-
-
-def test_its_clients_train_as_it_wants_unless_told_otherwise() -> None:
-    resolve(Experiment.of({"strategy.name": "calfat", "client.adversarial-ratio": 0.5, "client.logit-scale": 10.0}))
-    with pytest.raises(UserError, match=r"client\.logit-scale"):
-        resolve(
-            Experiment.of({"strategy.name": "calfat", "client.objective": "pgd", "client.logit-scale": 10.0}),
-        )

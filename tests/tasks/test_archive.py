@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from thistle.experiments.errors import UserError
-from thistle.tasks.archive import Entry, Limits, entries, fingerprint, order
+from thistle.tasks.sources.archive import Entry, Limits, entries, fingerprint, order
 
 GOOD = {
     "train/cat/10.png": b"c10",

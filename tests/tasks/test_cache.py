@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from thistle.experiments.errors import UserError
-from thistle.tasks.cache import ARRAYS, Workspace, cache_dir, cached
+from thistle.tasks.sources.cache import ARRAYS, Workspace, cache_dir, cached
 
 PIXELS = np.arange(5 * 3 * 4 * 4, dtype=np.uint8).reshape(5, 3, 4, 4)
 LABELS = np.array([0, 1, 1, 0, 1])

@@ -226,7 +226,7 @@ def test_damaged_npz_files_are_refused(cache: Path, tmp_path: Path, monkeypatch:
     name = npz(tmp_path)
     whole = (tmp_path / "a.npz").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("thistle.tasks.npz.NPZ_BYTES", 100)
+        patch.setattr("thistle.tasks.sources.npz.NPZ_BYTES", 100)
         with pytest.raises(UserError, match="more than 100 bytes"):
             read_source(name)
     for bad in (whole[:200], b"nonsense", b""):

@@ -18,12 +18,18 @@ import numpy as np
 import pytest
 
 from thistle.experiments.errors import UserError
-from thistle.tasks import vision
-from thistle.tasks.sources import read_source
+from thistle.tasks.sources import read_source, vision
+from thistle.tasks.sources.registry import SOURCES
 
 TRAIN = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
 TEST = TRAIN[:10]
 LABELS = (np.arange(20) % 10).astype(np.uint8)
+
+
+def image_set(name: str) -> vision.ImageSet:
+    found = SOURCES[name]
+    assert isinstance(found, vision.ImageSet)
+    return found
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -128,7 +134,7 @@ def test_a_forged_cifar_archive_is_never_unpickled(cache: Path, tmp_path: Path) 
             return (Path.touch, (tmp_path / "owned",))
 
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
-        for name in vision.SETS["cifar10"].files:
+        for name in image_set("cifar10").files:
             data = pickle.dumps(Evil())
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -161,7 +167,7 @@ def test_a_download_is_quiet(cache: Path, monkeypatch: pytest.MonkeyPatch, capfd
     monkeypatch.setattr(vision, "_answers", lambda address: address.startswith("http"))
     with monkeypatch.context() as patch:
         patch.setattr(vision, "_open_set", download)
-        root, files = vision.find_set("mnist", "")
+        root, files = vision.find_set("mnist", image_set("mnist"), "")
     assert (root, len(files)) == (cache, 4)
     assert "noise" not in "".join(capfd.readouterr())
     assert len(read_source("mnist").train) == 20
@@ -193,7 +199,7 @@ def test_colour_sets_become_channels_first(
     if name != "svhn":
         stand_in.classes = [f"class {i}" for i in range(10)]
     monkeypatch.setattr(vision, "_open_set", lambda *_, **__: stand_in)
-    for file in vision.SETS[name].files:
+    for file in image_set(name).files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     dataset = read_source(name, str(tmp_path))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from thistle.experiments.registry import Registry
 from thistle.prepare import preset_about, preset_names
 from thistle.screen import results, table
 from thistle.sweeps.files import sweep_about, sweep_names
@@ -39,15 +40,15 @@ def list_(what: Annotated[What | None, typer.Argument(help="Which table; default
 
 
 def _tasks() -> tuple[list[str], list[list[str]]]:
-    from thistle.tasks.sources import TASKS
+    from thistle.tasks.sources.registry import SOURCES
 
-    return ["name", "what"], [[name, about] for name, about in TASKS.items()]
+    return ["name", "what", "paper"], [*_rows(SOURCES), [OWN, "your function, which makes the same arrays", ""]]
 
 
 def _models() -> tuple[list[str], list[list[str]]]:
     from thistle.tasks.models import MODELS
 
-    return ["name", "what"], [*([name, _about(build)] for name, build in MODELS.items()), [OWN, "your own"]]
+    return ["name", "what", "paper"], [*_rows(MODELS), [OWN, "your own", ""]]
 
 
 def _strategies() -> tuple[list[str], list[list[str]]]:
@@ -67,15 +68,15 @@ def _attacks() -> tuple[list[str], list[list[str]]]:
 
 
 def _objectives() -> tuple[list[str], list[list[str]]]:
-    from thistle.client.objectives import ABOUT
+    from thistle.client.objectives import OBJECTIVES
 
-    return ["name", "what is minimised", "paper"], [[name, *about] for name, about in ABOUT.items()]
+    return ["name", "what is minimised", "paper"], _rows(OBJECTIVES)
 
 
 def _calibrations() -> tuple[list[str], list[list[str]]]:
     from thistle.client.calibrations import CALIBRATIONS
 
-    return ["name", "instead of the logits f"], [[name, _about(view)] for name, view in CALIBRATIONS.items()]
+    return ["name", "instead of the logits f", "paper"], _rows(CALIBRATIONS)
 
 
 def _evasions() -> tuple[list[str], list[list[str]]]:
@@ -85,9 +86,9 @@ def _evasions() -> tuple[list[str], list[list[str]]]:
     return ["name", "what", "paper"], [*rows, *([name, about, ""] for name, about in OTHERS.items())]
 
 
-def _about(thing: object) -> str:
-    """The first paragraph of its docstring."""
-    return " ".join((thing.__doc__ or "").partition("\n\n")[0].split())
+def _rows(registry: Registry[Any]) -> list[list[str]]:
+    """Name, description and paper of everything in it."""
+    return [[name, entry.about, entry.paper] for name, entry in registry.entries().items()]
 
 
 def _presets() -> tuple[list[str], list[list[str]]]:

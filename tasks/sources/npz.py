@@ -1,19 +1,29 @@
-"""Images as arrays: in one NumPy file (`npz:PATH`), or made by a function of the user's (`module:factory`)."""
+"""Images as arrays, in one NumPy file: `npz:PATH`."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from thistle.experiments.errors import UserError
-from thistle.tasks.cache import Workspace
 from thistle.tasks.dataset import Images
+from thistle.tasks.sources import archive
+from thistle.tasks.sources.cache import Workspace
+from thistle.tasks.sources.registry import SOURCES, Found, Wanted
 
 NPZ_BYTES = 8 * 2**30
 WANTED = ("x_train", "y_train", "x_test", "y_test", "classes")
+
+
+@SOURCES.add("npz:PATH", "your arrays: x_train, y_train, x_test, y_test[, classes]")
+def npz(wanted: Wanted) -> Found:
+    """The arrays in this file."""
+    path = wanted.path
+    return Found(["npz", archive.fingerprint(path)], partial(read_npz, path), str(path))
 
 
 def read_npz(path: Path, work: Workspace) -> tuple[str, ...]:

@@ -6,15 +6,17 @@ import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from thistle.experiments.errors import UserError
-from thistle.tasks import archive
-from thistle.tasks.cache import Workspace
-from thistle.tasks.depth import DEEPER, SIXTEEN, in_eight_bits
+from thistle.tasks.sources import archive
+from thistle.tasks.sources.cache import Workspace
+from thistle.tasks.sources.depth import DEEPER, SIXTEEN, in_eight_bits
+from thistle.tasks.sources.registry import SOURCES, Found, Wanted
 
 PICTURE_PIXELS = 4096 * 4096
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -30,6 +32,13 @@ class _Plan:
     counts: Mapping[str, int]
     size: tuple[int, int]  # width, height
     mode: str
+
+
+@SOURCES.add("folder:PATH", "your images: train|test/<class>/<image> in a directory, .tar[.gz|.xz] or .zip")
+def folder(wanted: Wanted) -> Found:
+    """The images below this path."""
+    path = wanted.path
+    return Found(["folder", archive.fingerprint(path)], partial(read_folder, path), str(path))
 
 
 def read_folder(path: Path, work: Workspace) -> tuple[str, ...]:

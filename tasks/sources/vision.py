@@ -1,4 +1,4 @@
-"""torchvision, imported nowhere else: its operators made whole first, and the image sets it knows.
+"""torchvision, imported nowhere else: its operators made whole first, and how the image sets it knows are read.
 
 Its compiled part may fail to load (a CPU-only torch beside a wheel linked to CUDA). Then the import
 itself fails, because Python code attaches to operators that nobody declared.
@@ -18,8 +18,9 @@ import tarfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,9 @@ import numpy as np
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.extras import require
-from thistle.tasks.cache import Workspace, cache_dir, locked, writing
+from thistle.tasks.sources import archive
+from thistle.tasks.sources.cache import Workspace, cache_dir, locked, writing
+from thistle.tasks.sources.registry import Found, Wanted
 
 SECONDS_TO_ANSWER = 5.0  # until the network counts as absent
 SECONDS_OF_SILENCE = 30.0  # until a download counts as broken
@@ -71,7 +74,7 @@ def _own_operators_load(package: Path) -> bool:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """One of torchvision's sets: its class there, and its files below the data folder.
+    """A source: one of torchvision's sets, by its class there and its files below the data folder.
 
     A file may also be there gzipped, and all of them in the `archive` in which they are published.
     """
@@ -79,29 +82,25 @@ class ImageSet:
     kind: str
     files: tuple[str, ...]
     archive: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What the class wants to be told besides."""
+    by_split: bool = False
+    """Whether the class is told split="train" (and has `labels`), not train=True (and `targets`)."""
+    channels_first: bool = False
+    """Whether its images are c×h×w already."""
+    on_its_side: bool = False
+    """Whether its images are stored with rows and columns exchanged."""
+
+    def __call__(self, wanted: Wanted) -> Found:
+        root, files = find_set(wanted.name, self, wanted.data_dir)
+        stamps = [archive.fingerprint(file) for file in files]
+        read = partial(read_set, wanted.name, self, root, files)
+        return Found([wanted.name, stamps], read, f"{wanted.name} in {root}")
 
 
-def _idx(folder: str, train: str, test: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/raw/{p}-{w}-ubyte" for p in (train, test) for w in ("images-idx3", "labels-idx1"))
-
-
-_CIFAR10 = ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6)))
-
-SETS = {
-    "mnist": ImageSet("MNIST", _idx("MNIST", "train", "t10k")),
-    "fashion-mnist": ImageSet("FashionMNIST", _idx("FashionMNIST", "train", "t10k")),
-    "emnist": ImageSet("EMNIST", _idx("EMNIST", "emnist-balanced-train", "emnist-balanced-test")),
-    "cifar10": ImageSet("CIFAR10", tuple(f"cifar-10-batches-py/{f}" for f in _CIFAR10), "cifar-10-python.tar.gz"),
-    "cifar100": ImageSet(
-        "CIFAR100", tuple(f"cifar-100-python/{f}" for f in ("meta", "test", "train")), "cifar-100-python.tar.gz"
-    ),
-    "svhn": ImageSet("SVHN", ("train_32x32.mat", "test_32x32.mat")),
-}
-
-
-def find_set(name: str, data_dir: str) -> tuple[Path, tuple[Path, ...]]:
+def find_set(name: str, known: ImageSet, data_dir: str) -> tuple[Path, tuple[Path, ...]]:
     """The folder and the files of a set: in `data_dir`, else in the cache, else downloaded into the cache."""
-    known, cache = SETS[name], cache_dir()
+    cache = cache_dir()
     roots = [Path(data_dir).expanduser(), cache] if data_dir else [cache]
     if not roots[0].is_dir() and data_dir:
         raise UserError(f"task.data-dir = {data_dir!r}: no such folder")
@@ -114,15 +113,14 @@ def find_set(name: str, data_dir: str) -> tuple[Path, tuple[Path, ...]]:
     return cache, _present(known, cache)
 
 
-def read_set(name: str, root: Path, files: tuple[Path, ...], work: Workspace) -> tuple[str, ...]:
+def read_set(name: str, known: ImageSet, root: Path, files: tuple[Path, ...], work: Workspace) -> tuple[str, ...]:
     """Let torchvision read the set; store both splits, return the class names."""
-    known = SETS[name]
     with _unreadable(name, root):
         if any(file.suffix == ".gz" for file in files):
             root = _unpack(root, files, work.scratch())
         splits = {split: _open_set(known, root, split, download=False) for split in ("train", "test")}
     for split, data in splits.items():
-        labels = np.asarray(data.labels if known.kind == "SVHN" else data.targets)
+        labels = np.asarray(data.labels if known.by_split else data.targets)
         if len(labels) != len(data.data):
             raise UserError(f"{name}: {len(data.data)} {split} images in {root}, but {len(labels)} labels")
         work.put(split, _pixels(known, data.data), labels)
@@ -155,18 +153,16 @@ def _unpack(root: Path, files: tuple[Path, ...], scratch: Path) -> Path:
 
 def _open_set(known: ImageSet, root: Path, split: str, download: bool) -> Any:
     kind = getattr(torchvision().datasets, known.kind)
-    if known.kind == "SVHN":
-        return kind(root, split=split, download=download)
-    options = {"split": "balanced"} if known.kind == "EMNIST" else {}
-    return kind(root, train=split == "train", download=download, **options)
+    part: dict[str, Any] = {"split": split} if known.by_split else {"train": split == "train"}
+    return kind(root, download=download, **part, **known.options)
 
 
 def _pixels(known: ImageSet, data: Any) -> np.ndarray:
-    """n×c×h×w, whatever the set's own order; EMNIST is stored lying on its side."""
+    """n×c×h×w, upright, whatever the set's own order."""
     pixels = np.asarray(data)
-    if known.kind == "SVHN":
+    if known.channels_first:
         return pixels
-    if known.kind == "EMNIST":
+    if known.on_its_side:
         pixels = pixels.transpose(0, 2, 1)
     return pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
 

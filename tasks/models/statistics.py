@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from thistle.tasks.layers import clean_statistics
 from thistle.tasks.models import predict
+from thistle.tasks.models.layers import clean_statistics
 
 CHUNK = 500
 
