@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, explain
@@ -129,6 +129,12 @@ def settings_of(cls: type[Named]) -> type[Section]:
     return SECTIONS[cls]
 
 
+class _Made(Section):
+    """What its subclasses mean is said by `setting`, so nobody need look for their source."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def _section(cls: type[Named]) -> type[Section]:
     fields = [field for field in dataclasses.fields(cls) if ABOUT in field.metadata]  # type: ignore[arg-type]
     types = get_type_hints(cls, include_extras=True)
@@ -136,7 +142,7 @@ def _section(cls: type[Named]) -> type[Section]:
         field.name: (types[field.name], Field(default=field.default, description=field.metadata[ABOUT]))
         for field in fields
     }
-    return create_model(cls.__name__, __base__=Section, __doc__=cls.__doc__, **made)
+    return create_model(cls.__name__, __base__=_Made, __doc__=cls.__doc__, **made)
 
 
 def checked(cls: type[Named], given: Mapping[str, Any], prefix: str, dash: bool = True) -> Section:
