@@ -81,8 +81,8 @@ class Options(Named):
         "SCAFFOLD's control variates; the clients' SGD must be without momentum", default=False
     )
     batch_norm: Literal["clients", "server"] = setting(
-        "whose batch-norm statistics the next model has: combined from the clients' "
-        "([how](security.md#batch-norm-statistics)), or measured anew on the server's data after each round",
+        "whose batch-norm statistics the next model has: [combined](security.md#batch-norm-statistics) "
+        "from the clients', or measured anew on the server's data after each round",
         default="clients",
     )
 

@@ -90,7 +90,7 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
     """Enter a class under this name. It becomes a dataclass; the first line of its docstring describes it."""
 
     def enter(cls: type[T]) -> type[T]:
-        made: Any = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+        made: Any = with_settings(cls)
         if name in REGISTERED and REGISTERED[name].__module__ != made.__module__:
             raise ValueError(f"strategy {name!r}: there are two, in {REGISTERED[name].__module__} and {cls.__module__}")
         made.name, made.paper = name, paper
@@ -98,6 +98,12 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
         return made
 
     return enter
+
+
+def with_settings(cls: type[T]) -> type[T]:
+    """The class as a dataclass, so that its settings are arguments too; one that is a dataclass stays as it is."""
+    is_made = "__dataclass_fields__" in vars(cls)
+    return cls if is_made else dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 
 
 def strategies() -> dict[str, type[Named]]:

@@ -107,7 +107,7 @@ def _described(name: str, cls: type[Named]) -> str:
 def _remarks(cls: type[Named]) -> Iterator[str]:
     asking, missing = cls().server_data_for(), [f"`{key}`" for key in lacking(cls)]
     if asking:
-        yield f"Needs server data: `{asking}`."
+        yield "Needs server data." if "name" in asking else f"Needs server data, for `{asking}`."
     if missing and issubclass(cls, Pipeline):
         yield f"Has no {', '.join(missing)}."
 
