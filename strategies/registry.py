@@ -180,5 +180,5 @@ def owners(key: str) -> Iterator[str]:
 
 def unknown_setting(key: str, name: str, known: Collection[str]) -> str:
     """For a key that no strategy has."""
-    near = difflib.get_close_matches(key, [dashed(one) for one in known], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, ["name", *map(dashed, known)], n=1, cutoff=0.5)
     return f"strategy.{key}: {name} has no such setting" + (f"; did you mean strategy.{near[0]}?" if near else "")

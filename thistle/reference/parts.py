@@ -8,12 +8,17 @@ from functools import partial
 
 from thistle.commands.listing import TABLES, What
 from thistle.experiments.experiment import KEYS, OPEN, Experiment
-from thistle.experiments.settings import Section, Value
+from thistle.experiments.settings import Value
 from thistle.reference.rows import COLUMNS, Row, common_rows, lacking, own_rows, rows, strategy_rows
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import Named, about, strategies
 
 CONFIG = "tool.flwr.app.config"
+
+
+def ours() -> dict[str, type[Named]]:
+    """The strategies that come with Thistle; a user's module may have registered others."""
+    return {name: cls for name, cls in strategies().items() if cls.__module__.startswith("thistle.")}
 
 
 # ---- pyproject.toml -----------------------------------------------------------------------------------------------
@@ -30,7 +35,7 @@ def keys() -> str:
 
 def declared() -> dict[str, Value]:
     """The settings of all strategies are "default": which ones count, and what they are, is the chosen one's affair."""
-    every = [*common_rows(), *(row for cls in strategies().values() for row in strategy_rows(cls))]
+    every = [*common_rows(), *(row for cls in ours().values() for row in strategy_rows(cls))]
     found: dict[str, Value] = {}
     for key, value in KEYS.items():
         found[key] = value
@@ -52,9 +57,8 @@ def settings(*sections: str) -> str:
 
 
 def _of_section(name: str) -> list[Row]:
-    kind = Experiment.model_fields[name].annotation if name else Experiment
-    assert kind is not None and issubclass(kind, Section)
-    return rows(kind, f"{name}." if name else "")
+    section = getattr(Experiment(), name) if name else Experiment()
+    return rows(type(section), f"{name}." if name else "")
 
 
 def listed(what: What) -> str:
@@ -69,7 +73,7 @@ def listed(what: What) -> str:
 def all_strategies() -> str:
     """One row per strategy."""
     columns = ["name", "what", "paper", "class in `thistle.strategies`", "server data"]
-    return table(columns, [_strategy(name, cls) for name, cls in strategies().items()])
+    return table(columns, [_strategy(name, cls) for name, cls in ours().items()])
 
 
 def _strategy(name: str, cls: type[Named]) -> list[str]:
@@ -94,7 +98,7 @@ def common() -> str:
 
 def each_strategy() -> str:
     """What each strategy has besides the common settings."""
-    return "\n".join(_described(name, cls) for name, cls in strategies().items())
+    return "\n".join(_described(name, cls) for name, cls in ours().items())
 
 
 def _described(name: str, cls: type[Named]) -> str:
