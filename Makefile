@@ -1,5 +1,6 @@
 # make demo   the main job from nothing          make test   the tests
 # make lint   ruff and mypy                      make bench  the benchmarks
+# make generate      the declared keys of pyproject.toml and the tables of the documents, from the code
 # make test-deploy   federations of real processes, and what may befall them; half an hour
 # make smoke-deploy  a few minutes of that
 VENV := .venv
@@ -23,6 +24,9 @@ lint: $(VENV)/.ready types
 	$(BIN)/ruff format --check .
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
+generate: $(VENV)/.ready
+	$(BIN)/python -m thistle.reference
+
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/aggregators.py
 	$(BIN)/python benchmarks/round.py
@@ -43,4 +47,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: types demo test test-deploy smoke-deploy lint bench clean
+.PHONY: types generate demo test test-deploy smoke-deploy lint bench clean

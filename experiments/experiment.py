@@ -23,7 +23,9 @@ class Experiment(Section):
     """Everything that decides a run's result, and where it is kept."""
 
     seed: settings.Natural = 0
+    """Everything random follows from it: partition, attackers, initial weights, sampling, batches, dropout."""
     rounds: settings.Positive = 60
+    """How many rounds."""
     run: settings.Run = settings.Run()
     task: settings.Task = settings.Task()
     model: settings.Model = settings.Model()

@@ -1,4 +1,8 @@
-"""An experiment's settings: one frozen class a section. Deep code receives the section it needs."""
+"""An experiment's settings: one frozen class per section. Deep code receives the section it needs.
+
+The text below a field is its documentation, and its type says which values are allowed: `make generate` makes the
+guide's tables and the keys that pyproject.toml declares from both.
+"""
 
 from __future__ import annotations
 
@@ -27,39 +31,67 @@ def dashed(name: str) -> str:
 class Section(BaseModel):
     """Base of all sections: frozen, strict about types, keys written with dashes."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=dashed, validate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=dashed,
+        validate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
 
 class Run(Section):
     """Where the run folder is, and whether to continue it."""
 
     name: str = ""
+    """The run folder's name; empty: the file's or preset's name."""
     out: str = "runs"
+    """The folder in which run folders are made."""
     resume: bool = False
+    """Continue the run of that name; `thistle resume` sets it."""
 
 
 class Task(Section):
     """Which data, how it is shared out, and what the server holds itself."""
 
     name: str = "digits"
+    """The data: a name of `thistle list tasks`, `folder:PATH`, `npz:PATH` or [your own](own.md#a-task)
+    `module:factory`."""
     data_dir: str = ""
+    """Where the files of a named data set are, and where relative paths after `folder:` and `npz:` are looked for
+    first; empty: the cache, into which named sets are downloaded."""
     train_size: Natural = 0
+    """Use only this many training images, each class by its share; 0: all."""
     client_size: Positive = 50
+    """Images per client, for the partition `resample` only."""
     clients: Positive = 50
+    """How many clients there are, numbered from 0."""
     partition: Literal["iid", "dirichlet-even", "dirichlet", "shards", "resample"] = "dirichlet-even"
+    """Which client holds which training images, see [Partitions](#partitions)."""
     alpha: AboveZero = 0.3
+    """Concentration of the Dirichlet distributions: the smaller, the more the clients differ."""
     shards: Positive = 2
+    """Shards per client, for the partition `shards`."""
     min_size: Positive = 1
+    """The fewest images a client may hold; a partition that would give a client fewer is refused."""
     server_data: str = "rendered"
+    """The server's own data: `none`, `rendered`, `folder:PATH`, `npz:PATH` or `holdout:N`, see
+    [Server data](#server-data)."""
     server_size: Natural = 0
+    """Use only this many of the server's images, each class by its share; 0: all."""
     server_font: str = ""
+    """Font of the rendered characters: the name of one that matplotlib ships, or the path of a .ttf or .otf file;
+    empty: DejaVuSans."""
 
 
 class Model(Section):
-    """Which network. `dropout`: true = the layout's own rates, false = none, a number = that rate."""
+    """Which network."""
 
     name: str = "auto"
+    """A name of `thistle list models`, or [your own](own.md#a-model) `module:factory`."""
     dropout: bool | Annotated[float, Field(ge=0.0, lt=1.0)] = True
+    """`true`: the model's own rates; `false`: none; a number: that rate in every dropout layer."""
 
 
 class Network(Model):
@@ -73,35 +105,64 @@ Default = Literal["default"]
 
 
 class Client(Section):
-    """Who trains in a round, and how: the recipe of SGD, then adversarial examples and calibration (CalFAT).
-
-    `epsilon` and `step` are in units of the pixels, which are in [0, 1].
-    """
+    """Who trains in a round, and how: the recipe of SGD, then adversarial examples and calibration (CalFAT)."""
 
     per_round: Positive = 10
+    """Clients that train per round."""
     min_replies: Positive = 1
+    """With fewer accepted replies the round leaves the model as it was."""
     timeout: AboveZero = 600.0
+    """Seconds that a round waits for its replies; also how long a run waits for hosts to appear at the start."""
     limit: NonNegative = 0.0
+    """Seconds that one client may take on its host: then it is cut off and fails alone, see [Engines](#engines); 0:
+    a third of `client.timeout`."""
     epochs: Positive = 2
+    """Passes over a client's images per round."""
     batch_size: Positive = 10
+    """Images per step of SGD."""
     lr: AboveZero = 0.1
+    """Learning rate."""
     lr_schedule: str = "constant"
+    """`constant`, `cosine` (to zero over all rounds) or `step:R1,R2,…:FACTOR` (times FACTOR after each of these
+    rounds)."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Momentum of SGD, within a round."""
     weight_decay: NonNegative = 1e-4
+    """Weight decay of SGD."""
     max_examples: Positive = 10_000
+    """A client counts for at most this many examples, whatever it claims."""
     clip: AboveZero | Literal["auto", "off"] = "auto"
+    """An update longer than this many times the usual length is scaled down to that, whatever the strategy, see
+    [One long reply](#one-long-reply); `off`: never; `auto`: 1.5 for means when `thistle deploy submit` makes the
+    experiment, otherwise off."""
     objective: str = "standard"
+    """What clients minimise, a name of `thistle list objectives`, see [Adversarial training](#adversarial-training)."""
     calibration: str = "none"
+    """How clients correct their logits for how often they see each class: a name of `thistle list calibrations`."""
     calibration_in: Literal["both", "loss", "examples"] = "both"
+    """Where a calibration (`calfat`, `robal`) acts: in the model's loss, in the search for adversarial examples, or
+    in both."""
     adversarial_ratio: Fraction | Default = "default"
+    """The part of each batch that is made adversarial; `default`: 0.5 for `mix`, 0 for `standard`, otherwise 1."""
     adversarial_clients: str = ""
+    """The clients that train adversarially, by their ids, such as `0,3,7-9`; the others see clean images only;
+    empty: all."""
     epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """ε: how far an adversarial example may change a pixel (pixels are in [0, 1]); also for the attacks of an
+    evaluation."""
     step: Annotated[float, Field(gt=0.0, le=1.0)] = 0.04
+    """Step size of the search for adversarial examples in training, in units of the pixels."""
     steps: Positive = 5
+    """Its number of steps."""
     prior_delta: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
+    """δ: added to each class's share, so that a class that a client never saw has a logarithm; also for class-aware
+    heads."""
     logit_scale: AboveZero = 1.0
+    """Calibration `calfat`: s in s·f + log π; the authors' published code has 10."""
     warmup: Natural = 0
+    """Objective `gairat`: rounds before images are weighted."""
     augment: bool = False
+    """Whether images are cropped at random (4 pixels of padding) and mirrored."""
 
     @property
     def plain(self) -> bool:
@@ -138,33 +199,45 @@ class Evaluate(Section):
     """How often the global model is measured, and over how many evaluations it is averaged."""
 
     every: Positive = 5
+    """Rounds between two evaluations on the test set; the last round is always evaluated."""
     window: Positive = 4
+    """The final accuracy is the mean of this many last evaluations."""
     batch_size: Positive = 100
+    """Images per batch in evaluations."""
     attacks: str = ""
+    """Attacks on the model at every evaluation, such as `fgsm,pgd20`, see [Robustness](#robustness); empty: none."""
     attack_samples: Natural = 500
+    """Test images that are attacked then, the same each time; 0: all."""
 
 
 class Stop(Section):
-    """When a run ends before its last round: at an accuracy, or once evaluations bring no new best; 0: never.
-
-    It fails after `lost_rounds` in a row in which the model learnt nothing; `lost_if_rejected` says whether those
-    count in which it was the guard that found nothing to learn from.
-    """
+    """When a run ends before its last round."""
 
     accuracy: Fraction = 0.0
+    """The run ends with the first evaluation that reaches this accuracy; 0: never."""
     patience: Natural = 0
+    """The run ends when this many evaluations in a row were no better than the best before them; 0: never."""
     lost_rounds: Natural = 3
+    """The run fails after this many rounds in a row in which the model learnt nothing, see
+    [Runs that fail](#runs-that-fail); 0: never."""
     lost_if_rejected: bool = True
+    """Whether a round counts as lost if it was the guard that rejected every reply, or the aggregate. Sweeps and the
+    demo set `false`: an attack that destroys a model is a result."""
 
 
 class Runtime(Section):
-    """What the run may use. `workers` 0: one a core; `chunk` 0: all clients of a host in one message."""
+    """What the run may use."""
 
     workers: Natural = 0
+    """Hosts that train; 0: one per core."""
     chunk: Natural = 0
+    """Clients per message to a host; 0: all that it runs in the round. Smaller chunks suit hosts of unequal speed."""
     ray_address: str = ""
+    """`HOST:PORT` of a Ray cluster to run on, see [scale](scale.md); empty: a private Ray on this machine."""
     max_clients_per_node: Positive = 10_000
+    """The most clients that one deployed node may claim to be."""
     device: str = "auto"
+    """`auto` (CUDA where there is one), `cpu` or `cuda`."""
 
 
 class Strategy(Section):
@@ -174,6 +247,7 @@ class Strategy(Section):
     __pydantic_extra__: dict[str, Value] = Field(init=False)
 
     name: str = "fedavg"
+    """A name of `thistle list strategies`, or [your own](own.md#a-strategy) `module:factory`."""
 
     @property
     def options(self) -> dict[str, Value]:
@@ -182,21 +256,27 @@ class Strategy(Section):
 
 
 class Attack(Section):
-    """Which simulated clients attack (a fraction drawn from the seed, or explicit ids "0,3,7-9"), how and when.
-
-    `strength` is the attack's one parameter (its table says which); `start` and `stop` are the first and last
-    round in which they attack, `stop` 0: to the end.
-    """
+    """Which simulated clients attack, how and when."""
 
     kind: str = "none"
+    """What the malicious clients do: a name of `thistle list attacks`, or [your own](own.md#an-attack)
+    `module:factory`."""
     fraction: Fraction = 0.0
+    """The share of all clients that is malicious, drawn from the seed."""
     clients: str = ""
+    """The malicious clients by their ids instead, such as `0,3,7-9`."""
     start: Positive = 1
+    """The first round in which they attack."""
     stop: Natural = 0
+    """The last one; 0: to the end."""
     strength: NonNegative | Default = "default"
+    """The attack's one parameter, see `thistle list attacks`; `default`: its own value."""
     boost: AboveZero = 5.0
+    """Backdoor: the update is multiplied by it."""
     target: Natural = 0
+    """Backdoor: the number of the class that stamped images should be taken for."""
     omniscient: bool = False
+    """Whether colluders know honest clients' updates rather than only each other's."""
 
 
 def learning_rate(client: Client, number: int, rounds: int) -> float:

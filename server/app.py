@@ -19,6 +19,7 @@ from thistle.attacks.poisoning.build import check_own
 from thistle.attacks.table import check_attack
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.plugins import use_code
 from thistle.experiments.runfolder import RunFolder, disk_fault
 from thistle.flower_compat.runtime_api import is_deployed, sit_out_errors, when_flower_ends
 from thistle.protocol.announce import announce
@@ -45,8 +46,10 @@ def main(grid: Grid, context: Context) -> None:
     if deployed:
         sit_out_errors()
     with _aloud() if deployed else nullcontext():
-        experiment = resolve(Experiment.of(context.run_config))
+        experiment = Experiment.of(context.run_config)
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
+        use_code(folder.code)  # which settings there are, a strategy of the user's own says itself
+        experiment = resolve(experiment)
         folder.create(again=experiment.run.resume)
         with folder.held(), _log_to(folder):
             _run(experiment, folder, RemoteGrid(grid) if deployed else grid, deployed)

@@ -17,7 +17,7 @@ from thistle.protocol.layout import Layout
 from thistle.strategies import registry
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
-from thistle.strategies.registry import Named, checked, owners, settings_of, unknown_setting
+from thistle.strategies.registry import Named, checked, owners, settings_of, unknown_setting, with_settings
 from thistle.strategies.rounds import Step
 from thistle.strategies.rules.flower import FromFlower
 from thistle.tasks.models import build_model
@@ -45,7 +45,14 @@ def find(name: str) -> type[Named]:
     if not is_own(name):
         return registry.find(name)
     made: Any = load_own(name, KEY)
-    return made if inspect.isclass(made) and issubclass(made, Pipeline) else Own
+    return _own_class(made) if inspect.isclass(made) and issubclass(made, Pipeline) else Own
+
+
+def _own_class(cls: type[Pipeline]) -> type[Pipeline]:
+    """A rule of the user's own, under the name of its class unless it has another."""
+    if "name" not in vars(cls):
+        cls.name = cls.__name__
+    return with_settings(cls)
 
 
 def chosen(experiment: Experiment) -> Named:

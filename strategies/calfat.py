@@ -21,13 +21,14 @@ from thistle.strategies.rules.fedavg import FedAvg
 
 PAPERS: Mapping[str, Value] = {"client.objective": "ckl", "client.calibration": "calfat"}
 """How the paper's clients train: the calibrated loss, on examples made for it."""
+BASE = "the strategy that aggregates, any but Flower's; its settings can be set too"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Calibrated:
     """Any pipeline, with adversarial training at its clients."""
 
-    base: str = setting("over which strategy", default="fedavg")
+    base: str = setting(BASE, default="fedavg")
     tell: Mapping[str, Value] = field(default_factory=lambda: dict(PAPERS))
     """How clients train, by the names of an experiment's `client.` settings."""
 
@@ -63,7 +64,7 @@ class CalFAT(Calibrated, FedAvg):
 
 @cache
 def _over(base: type[Pipeline]) -> type[Pipeline]:
-    name = setting("over which strategy", default=base.name)
+    name = setting(BASE, default=base.name)
     fields: list[Any] = [("base", str, name)]
     made: Any = make_dataclass(f"CalFATOver{base.__name__}", fields, bases=(Calibrated, base), kw_only=True, eq=False)
     made.name, made.paper, made.__doc__, made.__module__ = "calfat", "CalFAT", CalFAT.__doc__, __name__

@@ -40,7 +40,7 @@ class Options(Named):
     rho: NonNegative = setting("loss and Zeno filter: what an update's squared length costs in its score", default=0.1)
     theta: Share | Literal["auto"] = setting(
         "loss filter: the share of replies that is dropped, lowest scores first; "
-        "`auto`: as many as the scores over the rounds speak against",
+        "`auto`: as many as the scores of all rounds so far speak against",
         default=0.5,
     )
     epsilon: NonNegative = setting(
@@ -53,16 +53,16 @@ class Options(Named):
         default="none",
     )
     malicious: Natural = setting(
-        "f, the number of malicious replies per round that nearest-neighbour mixing, Krum and Bulyan reckon with",
+        "f, the number of malicious replies per round that nearest-neighbour mixing withstands",
         default=1,
     )
-    server_lr: AboveZero = setting("the aggregate is multiplied by it", default=1.0)
+    server_lr: AboveZero = setting("what the aggregate is multiplied by", default=1.0)
     tau: NonNegative = setting(
         "the aggregate and the server's learning step are clipped to this length; 0: no clipping", default=0.0
     )
     gamma: NonNegative = setting("server learning: its learning rate in units of the clients'; 0: none", default=0.0)
     server_epochs: Positive = setting("passes over the server's data in its learning step", default=2)
-    server_batch_size: Positive = setting("its batch size", default=180)
+    server_batch_size: Positive = setting("images per batch of that step", default=180)
     reputation: bool = setting("whether clients that were filtered or rejected are sampled less often", default=False)
     proximal_mu: NonNegative = setting("strength of the clients' proximal term (FedProx); 0: none", default=0.0)
     exchange: Literal["full", "factors"] = setting(
@@ -75,13 +75,15 @@ class Options(Named):
     rank_high: Fraction = setting(
         "it rises if training lowered the client's own loss by more than this quantile of the round", default=0.75
     )
-    rank_low: Fraction = setting("it falls if by less than this quantile, or if the client does not say", default=0.25)
+    rank_low: Fraction = setting(
+        "it falls if by less than this quantile, or if the client does not report its loss", default=0.25
+    )
     control_variates: bool = setting(
         "SCAFFOLD's control variates; the clients' SGD must be without momentum", default=False
     )
     batch_norm: Literal["clients", "server"] = setting(
-        "whose batch-norm statistics the next model has: combined from the clients' "
-        "([how](security.md#batch-norm-statistics)), or measured anew on the server's data after each round",
+        "whose batch-norm statistics the next model has: [combined](security.md#batch-norm-statistics) "
+        "from the clients', or measured anew on the server's data after each round",
         default="clients",
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, explain
@@ -90,14 +90,21 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
     """Enter a class under this name. It becomes a dataclass; the first line of its docstring describes it."""
 
     def enter(cls: type[T]) -> type[T]:
-        made: Any = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
-        if name in REGISTERED and REGISTERED[name].__module__ != made.__module__:
-            raise ValueError(f"strategy {name!r}: there are two, in {REGISTERED[name].__module__} and {cls.__module__}")
+        made: Any = with_settings(cls)
+        other = REGISTERED.get(name, made).__module__
+        if other.partition("@")[0] != cls.__module__.partition("@")[0]:  # mine@… twice: the file was edited meanwhile
+            raise ValueError(f"strategy {name!r}: there are two, in {other} and {cls.__module__}")
         made.name, made.paper = name, paper
         REGISTERED[name] = made
         return made
 
     return enter
+
+
+def with_settings(cls: type[T]) -> type[T]:
+    """The class as a dataclass, so that its settings are arguments too; one that is a dataclass stays as it is."""
+    is_made = "__dataclass_fields__" in vars(cls)
+    return cls if is_made else dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 
 
 def strategies() -> dict[str, type[Named]]:
@@ -129,6 +136,12 @@ def settings_of(cls: type[Named]) -> type[Section]:
     return SECTIONS[cls]
 
 
+class _Made(Section):
+    """What its subclasses mean is said by `setting`, so nobody need look for their source."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def _section(cls: type[Named]) -> type[Section]:
     fields = [field for field in dataclasses.fields(cls) if ABOUT in field.metadata]  # type: ignore[arg-type]
     types = get_type_hints(cls, include_extras=True)
@@ -136,7 +149,7 @@ def _section(cls: type[Named]) -> type[Section]:
         field.name: (types[field.name], Field(default=field.default, description=field.metadata[ABOUT]))
         for field in fields
     }
-    return create_model(cls.__name__, __base__=Section, __doc__=cls.__doc__, **made)
+    return create_model(cls.__name__, __base__=_Made, __doc__=cls.__doc__, **made)
 
 
 def checked(cls: type[Named], given: Mapping[str, Any], prefix: str, dash: bool = True) -> Section:

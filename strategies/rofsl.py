@@ -32,7 +32,7 @@ class RoFSL(Weighted, Pipeline):
     rho: NonNegative = setting("ρ of the loss filter: what an update's squared length costs in its score", default=0.1)
     theta: Share | Literal["auto"] = setting(
         "θ of the loss filter: the share of replies that is dropped, lowest scores first; "
-        "`auto`: as many as the scores over the rounds speak against",
+        "`auto`: as many as the scores of all rounds so far speak against",
         default=0.5,
     )
     angle: Cosine = setting("α of the angle filter: the least cosine with the server's descent direction", default=0.0)

@@ -12,9 +12,10 @@ import pytest
 from tests.federations import rounds, run, tiny
 from thistle.attacks.roles import NODE_KEYS as ATTACKING
 from thistle.client.terms import NODE_KEYS as CALIBRATED
-from thistle.experiments.experiment import KEYS
 from thistle.experiments.runfolder import read_json
 from thistle.prepare import preset_names
+from thistle.reference import documents
+from thistle.reference.parts import PARTS, declared
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
@@ -27,29 +28,26 @@ DOCUMENTS = (
     "docs/report.md",
     "docs/run-folder.md",
     "docs/security.md",
+    "docs/strategies.md",
 )
+EXAMPLES = ("strategy.keep",)
+"""Settings that the documents' own examples have."""
 
 
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def setting_rows() -> dict[str, list[str]]:
-    """The guide's tables of settings: key → type, default, meaning."""
-    section = read("docs/guide.md").partition("## All settings")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if "|" in line]
-    return {cells[0].strip("`| "): cells[1:] for cells in rows if cells[0].startswith(("`", " `"))}
+@pytest.mark.parametrize("document", documents.DOCUMENTS)
+def test_what_is_generated_is_up_to_date(document: str) -> None:
+    text = read(document)
+    assert documents.PLACE.search(text), f"{document}: nothing in it is generated"
+    assert documents.regenerated(text) == text, f"{document} does not say what the code does: run make generate"
 
 
-def test_the_guide_has_every_setting_and_no_other() -> None:
-    assert setting_rows().keys() == KEYS.keys()
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_the_guide_has_the_default_of(key: str) -> None:
-    kind, default, meaning = setting_rows()[key]
-    assert kind and meaning
-    assert default == f"`{json.dumps(KEYS[key])}`"
+def test_every_generated_part_has_its_place() -> None:
+    used = [place["name"] for document in documents.DOCUMENTS for place in documents.PLACE.finditer(read(document))]
+    assert sorted(used) == sorted(PARTS)
 
 
 def field_names(value: Any) -> set[str]:
@@ -98,7 +96,7 @@ def test_links_lead_somewhere(document: str) -> None:
 def test_commands_name_things_that_exist(document: str) -> None:
     text = read(document)
     for key in re.findall(r"--set ([a-z.-]+)=", text):
-        assert key in KEYS or key in {*ATTACKING, *CALIBRATED}
+        assert key in {*declared(), *ATTACKING, *CALIBRATED, *EXAMPLES}
     for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))

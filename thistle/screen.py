@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-messages = Console(stderr=True, highlight=False, soft_wrap=True)
-results = Console(highlight=False)
+messages = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # mine:x: is a name, not a symbol
+results = Console(highlight=False, emoji=False)
 
 
 def is_live() -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import thistle
-from thistle.experiments.experiment import Experiment
+from thistle.experiments.experiment import OPEN, Experiment, flatten_tables
 from thistle.experiments.plugins import APP, ROOMS, STAGED, pinned_files
 from thistle.experiments.runfolder import write_atomically
 
 INCLUDED = re.compile(r"^fab-include = \[.*?^\]$", re.MULTILINE | re.DOTALL)
 INSIDE = 'fab-include = ["/thistle/**/*.py"]'
 COMPAT = "flower_compat"
+STRATEGY = "[tool.flwr.app.config.strategy]\n"
+"""Where pyproject.toml declares the settings of strategies."""
 
 
 def stage_app(target: Path) -> Path:
@@ -35,8 +39,19 @@ def stage_app(target: Path) -> Path:
 
 
 def stage_code(app: Path, experiment: Experiment) -> None:
-    """Add the modules of the user's that the experiment names; other experiments' stay."""
+    """Add the modules of the user's that the experiment names, and their settings; other experiments' stay."""
     for (digits, name), content in pinned_files(experiment.flat()).items():
         folder = app / "thistle" / STAGED / digits
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / name, content)
+    _declare(app / "pyproject.toml", experiment)
+
+
+def _declare(project: Path, experiment: Experiment) -> None:
+    """Flower refuses keys that the app does not declare: those of the user's own strategy are added."""
+    text = project.read_text(encoding="utf-8")
+    declared = flatten_tables(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
+    names = [json.dumps(key.removeprefix(OPEN)) for key in experiment.flat() if key not in declared]
+    if names:
+        lines = "".join(f'{name} = "default"\n' for name in names)
+        write_atomically(project, text.replace(STRATEGY, STRATEGY + lines, 1).encode())

@@ -16,7 +16,7 @@ from thistle.strategies.registry import setting, strategy
 class Bulyan(Pipeline):
     """Multi-Krum, then a trimmed mean."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     coordinatewise = mixes = True
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:

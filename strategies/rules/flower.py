@@ -53,7 +53,7 @@ class FlwrFedAvg(FlowersMean):
 class FlwrFedAvgM(FlowersMean):
     """Flower's FedAvg with server momentum 0.9."""
 
-    server_lr: AboveZero = setting("the aggregate is multiplied by it", default=1.0)
+    server_lr: AboveZero = setting("what the aggregate is multiplied by", default=1.0)
 
     def make(self, experiment: Experiment) -> Strategy:
         return flower.FedAvgM(**sampling(experiment), server_learning_rate=self.server_lr, server_momentum=0.9)
@@ -125,7 +125,7 @@ class FlowersKrum(FromFlower):
 class FlwrKrum(FlowersKrum):
     """Flower's Krum."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
 
     def make(self, experiment: Experiment) -> Strategy:
         return flower.Krum(**self.arguments(experiment))
@@ -135,7 +135,7 @@ class FlwrKrum(FlowersKrum):
 class FlwrMultiKrum(FlowersKrum):
     """Flower's multi-Krum."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
 
     def make(self, experiment: Experiment) -> Strategy:
         chosen = max(1, experiment.client.per_round - self.malicious)
@@ -146,7 +146,7 @@ class FlwrMultiKrum(FlowersKrum):
 class FlwrBulyan(FlowersKrum):
     """Flower's Bulyan."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
 
     def least_updates(self) -> int:
         """Bulyan's bound."""

@@ -16,7 +16,7 @@ from thistle.strategies.registry import setting, strategy
 class Krum(Pipeline):
     """The update nearest to its neighbours."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     mixes = True
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:

@@ -16,7 +16,7 @@ from thistle.strategies.registry import setting, strategy
 class MultiKrum(Pipeline):
     """The mean of the n − f updates nearest to their neighbours."""
 
-    malicious: Natural = setting("f, the number of malicious replies per round that it reckons with", default=1)
+    malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     mixes = True
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:

@@ -21,3 +21,7 @@ class Zeno(FedAvg):
     def steps(self) -> list[Step | None]:
         """The filter, then the mean."""
         return [ZenoFilter(self.rho, self.epsilon), Aggregation("mean", self.rule, mixes=True)]
+
+    def server_data_for(self) -> str:
+        """The server's gradient."""
+        return "strategy.name = zeno"

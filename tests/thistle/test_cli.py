@@ -71,10 +71,7 @@ def broken_run(out: Path) -> RunFolder:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ["digits-clean", "--set", "strategy.nmae=x"],
-            "strategy.nmae: fedavg has no such setting; did you mean strategy.name?",
-        ),
+        (["digits-clean", "--set", "strategy.nmae=x"], "fedavg has no such setting; did you mean strategy.name?"),
         (["digits-claen"], "digits-claen: neither a preset nor a .toml file; did you mean digits-clean?"),
         (["missing.toml"], "missing.toml: no such file"),
         (["digits-clean", "--set", "task.clients=0"], "task.clients = 0: should be greater than or equal to 1"),
@@ -144,6 +141,32 @@ def test_lists_name_everything(tmp_path: Path) -> None:
     assert done.returncode == 0
     for word in ("digits", "resnet18", "fedavg", "digits-clean", "folder:PATH", "none", "trades", "robal", "pgd20"):
         assert word in done.stdout
+
+
+def test_a_strategy_is_listed_with_its_settings(tmp_path: Path) -> None:
+    done = thistle("list", "strategies", "rofsl", cwd=tmp_path)
+    assert done.returncode == 0
+    for text in (
+        "strategy.theta = 0.5  (number from 0 to below 1, or auto)",
+        "θ of the loss filter",
+        "strategy.pre = ",
+    ):
+        assert text in done.stdout
+    assert "krum" not in done.stdout
+    one = thistle("list", "attacks", "sign-flip", cwd=tmp_path)
+    assert "sign-flip" in one.stdout and "label-flip" not in one.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["strategies", "rofls"], "no such strategy; did you mean rofsl?"),
+        (["strategies", "mine:x:"], "strategy.name = 'mine:x:': should be module:factory"),
+        (["attacks", "sing-flip"], "'sing-flip' is not in the list of attacks; did you mean sign-flip?"),
+    ],
+)
+def test_what_is_not_listed_is_said_in_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    assert expected in complaint("list", *arguments, cwd=tmp_path)
 
 
 def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:

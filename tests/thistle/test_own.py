@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.common.config import get_fused_config_from_dir
 
 from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
@@ -23,6 +24,7 @@ from thistle.launch import Engine, Launch
 from thistle.prepare import claim_folder, make_experiment
 from thistle.progress import RunProgress
 from thistle.protocol.layout import Layout
+from thistle.staging import stage_app, stage_code
 from thistle.strategies.build import make_strategy, resolve
 from thistle.strategies.pipeline import Pipeline
 from thistle.tasks.models import build_model
@@ -62,6 +64,7 @@ def names(folder: RunFolder) -> str:
         ({"attack.kind": "mine:mirror_labels", "attack.fraction": 0.3}, 0.12),
         ({"attack.kind": "mine:away_from_all", "attack.fraction": 0.3}, 0.12),
         ({"strategy.name": "mine:short_ones", "strategy.filter": "angle", "strategy.tau": 1.0}, 0.5),
+        ({"strategy.name": "mine:NearMedian", "strategy.keep": 0.7}, 0.5),
         ({"strategy.name": "mine:cautious"}, 0.5),
     ],
     ids=lambda value: next(iter(value.values())).partition(":")[2] if isinstance(value, dict) else "",
@@ -103,6 +106,34 @@ def test_own_steps_go_where_the_aggregator_would(here: Path) -> None:
     ]
 
 
+def test_a_setting_of_an_own_rule_is_a_setting_like_any_other(here: Path) -> None:
+    file = here / "my.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in TINY.items()]
+    file.write_text("\n".join([*lines, 'strategy.name = "mine:NearMedian"', "strategy.keep = 0.25"]))
+    first = run(make_experiment(str(file), [], name="first"))
+    assert "keep = 0.25" in names(first)
+    assert any(line["step"] == "NearMedian" for line in read_lines(first.verdicts))
+    second = run(make_experiment(str(file), ["strategy.keep=0.75"], name="second"))
+    assert "keep = 0.75" in names(second) and model_sha(second) != model_sha(first)
+    repeated = run(make_experiment(str(second.experiment), [], name="repeated"))
+    assert model_sha(repeated) == model_sha(second)
+
+
+def test_flower_accepts_the_settings_of_own_rules_of_several_experiments(here: Path) -> None:
+    (here / "yours.py").write_text(EXAMPLES.replace("keep", "inner_part"))
+    app = stage_app(here / "app")
+    others = [
+        mine("a", **{"strategy.name": "mine:NearMedian", "strategy.keep": 0.25}),
+        mine("b", **{"strategy.name": "yours:NearMedian", "strategy.inner-part": 0.75}),
+        mine("c", **{"strategy.name": "rofsl"}),
+    ]
+    for experiment in others:
+        stage_code(app, experiment)
+        stage_code(app, experiment)
+    for experiment in others:
+        assert Experiment.of(get_fused_config_from_dir(app, experiment.flat())) == experiment
+
+
 OWN = {
     "model.name": "mine:small_cnn",
     "strategy.name": "mine:cautious",
@@ -137,8 +168,9 @@ def test_a_run_can_be_repeated_from_its_folder_after_an_edit(here: Path) -> None
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_own_code_travels_with_the_app(here: Path) -> None:
-    everything = {**OWN, "task.name": "mine:even_or_odd", "task.server-data": "none"}
+@pytest.mark.parametrize("strategy", [{}, {"strategy.name": "mine:NearMedian", "strategy.keep": 0.7}], ids=["", "rule"])
+def test_own_code_travels_with_the_app(here: Path, strategy: dict[str, Any]) -> None:
+    everything = {**OWN, **strategy, "task.name": "mine:even_or_odd", "task.server-data": "none"}
     inline = run(mine("inline", **everything))
     file = here / "elsewhere" / "my.toml"
     file.parent.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -207,3 +208,14 @@ def test_cells_may_name_code_beside_the_file(tmp_path: Path) -> None:
     thistle("sweep", "grid.toml", cwd=tmp_path)
     assert len(finished(home)) == 2
     assert [path.read_text() for path in home.glob("*/code/mine.py")] == [source]
+
+
+def test_an_axis_may_be_a_setting_of_a_rule_of_ones_own(tmp_path: Path) -> None:
+    examples = (Path(__file__).resolve().parents[2] / "docs" / "own.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", examples, re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.py").write_text(next(block for block in blocks if "setting(" in block))
+    rule = f'[set]\n{FIXED}\nstrategy.name = "mine:NearMedian"\n'
+    home = write(tmp_path, f'engine = "inline"\n[axes]\nstrategy.keep = [0.3, 0.9]\n{rule}')
+    done = thistle("sweep", "grid.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(finished(home)) == 2

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
+from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import pin
 from thistle.experiments.registry import Registry
 from thistle.prepare import preset_about, preset_names
 from thistle.screen import results, table
@@ -31,12 +37,51 @@ class What(StrEnum):
     SWEEPS = "sweeps"
 
 
-def list_(what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None) -> None:
+def list_(
+    what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None,
+    name: Annotated[str, typer.Argument(help="Only this row; for a strategy, also its settings.")] = "",
+) -> None:
     """List tasks, models, strategies, attacks in training and at test time, client training, presets and sweeps."""
+    if what is What.STRATEGIES and name:
+        _show_strategy(name)
+        return
     for one in [what] if what else list(What):
         columns, rows = TABLES[one]()
-        results.print(table(TITLES.get(one, one.value), columns, rows))
-        results.print()
+        _show(TITLES.get(one, one.value), columns, [_named(one, name, rows)] if name else rows)
+
+
+def _show(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    results.print(table(title, columns, rows))
+    results.print()
+
+
+def _named(what: What, name: str, rows: list[list[str]]) -> list[str]:
+    """The row of this name, or an error that offers the nearest."""
+    known = {row[0]: row for row in rows}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"{name!r} is not in the list of {what.value}{hint} (thistle list {what.value})")
+    return known[name]
+
+
+def _show_strategy(name: str) -> None:
+    """One strategy with its settings: its own, then those that all pipelines have."""
+    from thistle.reference.rows import own_rows, strategy_rows
+    from thistle.strategies.build import KEY, find
+    from thistle.strategies.registry import about
+
+    cls = find(pin({KEY: name}, [Path.cwd()])[KEY])
+    _show("strategies", ["name", "what", "paper"], [[name, about(cls), cls.paper]])
+    own = own_rows(cls)
+    common = [row for row in strategy_rows(cls) if row not in own]
+    for title, rows in {"its settings": own, "common settings": common}.items():
+        if rows:
+            results.print(title)
+        for row in rows:
+            _, kind, default, meaning = row.plain
+            results.print(Padding(Text(f"{row.key} = {default}  ({kind})"), (0, 0, 0, 2)))
+            results.print(Padding(Text(meaning), (0, 0, 0, 6)))
 
 
 def _tasks() -> tuple[list[str], list[list[str]]]:

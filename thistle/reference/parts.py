@@ -1,0 +1,152 @@
+"""Everything that is generated: the keys of pyproject.toml, and the tables of the documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+
+from thistle.commands.listing import TABLES, What
+from thistle.experiments.experiment import KEYS, OPEN, Experiment
+from thistle.experiments.settings import Value
+from thistle.reference.rows import COLUMNS, Row, common_rows, lacking, own_rows, rows, strategy_rows
+from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.registry import Named, about, strategies
+
+CONFIG = "tool.flwr.app.config"
+
+
+def ours() -> dict[str, type[Named]]:
+    """The strategies that come with Thistle; a user's module may have registered others."""
+    return {name: cls for name, cls in strategies().items() if cls.__module__.startswith("thistle.")}
+
+
+# ---- pyproject.toml -----------------------------------------------------------------------------------------------
+
+
+def keys() -> str:
+    """Every key that an experiment may have, with its default, in tables of TOML."""
+    sections: dict[str, dict[str, Value]] = {}
+    for key, value in declared().items():
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = value
+    return "\n".join(_toml(f"{CONFIG}.{name}" if name else CONFIG, content) for name, content in sections.items())
+
+
+def declared() -> dict[str, Value]:
+    """The settings of all strategies are "default": which ones count, and what they are, is the chosen one's affair."""
+    every = [*common_rows(), *(row for cls in ours().values() for row in strategy_rows(cls))]
+    found: dict[str, Value] = {}
+    for key, value in KEYS.items():
+        found[key] = value
+        if key.startswith(OPEN):
+            found |= {row.key: "default" for row in every}
+    return found
+
+
+def _toml(name: str, content: Mapping[str, Value]) -> str:
+    return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in content.items())
+
+
+# ---- docs/guide.md ------------------------------------------------------------------------------------------------
+
+
+def settings(*sections: str) -> str:
+    """The settings of some sections; "": those of none."""
+    return _settings_table(row for name in sections for row in _of_section(name))
+
+
+def _of_section(name: str) -> list[Row]:
+    section = getattr(Experiment(), name) if name else Experiment()
+    return rows(type(section), f"{name}." if name else "")
+
+
+def listed(what: What) -> str:
+    """As `thistle list` has it."""
+    columns, found = TABLES[what]()
+    return table(columns, [[f"`{name}`", *map(_escaped, rest)] for name, *rest in found])
+
+
+# ---- docs/strategies.md -------------------------------------------------------------------------------------------
+
+
+def all_strategies() -> str:
+    """One row per strategy."""
+    columns = ["name", "what", "paper", "class in `thistle.strategies`", "server data"]
+    return table(columns, [_strategy(name, cls) for name, cls in ours().items()])
+
+
+def _strategy(name: str, cls: type[Named]) -> list[str]:
+    return [
+        f"[`{name}`](#{name})",
+        about(cls),
+        cls.paper,
+        f"`{_path(cls)}`",
+        "needed" if cls().server_data_for() else "",
+    ]
+
+
+def _path(cls: type[Named]) -> str:
+    """Where to import it from."""
+    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("thistle.strategies.")
+
+
+def common() -> str:
+    """The settings of every pipeline."""
+    return _settings_table(common_rows())
+
+
+def each_strategy() -> str:
+    """What each strategy has besides the common settings."""
+    return "\n".join(_described(name, cls) for name, cls in ours().items())
+
+
+def _described(name: str, cls: type[Named]) -> str:
+    own = own_rows(cls)
+    paragraphs = [f"### {name}", f"{about(cls)}. Paper: {cls.paper}.", *_remarks(cls)]
+    nothing = "No settings of its own.\n" if issubclass(cls, Pipeline) else "No settings.\n"
+    return "\n\n".join([*paragraphs, _settings_table(own) if own else nothing])
+
+
+def _remarks(cls: type[Named]) -> Iterator[str]:
+    asking, missing = cls().server_data_for(), [f"`{key}`" for key in lacking(cls)]
+    if asking:
+        yield "Needs server data." if "name" in asking else f"Needs server data, for `{asking}`."
+    if missing and issubclass(cls, Pipeline):
+        yield f"Has no {', '.join(missing)}."
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+def _settings_table(found: Iterable[Row]) -> str:
+    return table(COLUMNS, [row.cells for row in found])
+
+
+def table(columns: list[str], cells: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *cells]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+
+
+def _escaped(cell: str) -> str:
+    return cell.removesuffix(".").replace("|", "\\|").replace("<", "&lt;")
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "keys": keys,
+    "general settings": partial(settings, "", "run"),
+    "task settings": partial(settings, "task"),
+    "model settings": partial(settings, "model"),
+    "client settings": partial(settings, "client"),
+    "strategy settings": partial(settings, "strategy"),
+    "attack settings": partial(settings, "attack"),
+    "evaluation settings": partial(settings, "evaluate", "stop", "runtime"),
+    "tasks": partial(listed, What.TASKS),
+    "models": partial(listed, What.MODELS),
+    "attacks": partial(listed, What.ATTACKS),
+    "strategies": all_strategies,
+    "common settings": common,
+    "each strategy": each_strategy,
+}
+"""By the names that their places in the documents have."""
