@@ -30,6 +30,18 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=dashed, validate_by_name=True)
 
 
+class Open(Section):
+    """A section with a name, and with settings that only what has that name knows: its keys are open."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The settings that were given, or all of them once the experiment is resolved."""
+        return dict(self.__pydantic_extra__)
+
+
 class Run(Section):
     """Where the run folder is, and whether to continue it."""
 
@@ -174,25 +186,17 @@ class Runtime(Section):
     device: str = "auto"
 
 
-class Strategy(Section):
+class Strategy(Open):
     """Which strategy, and its settings: which ones there are is its own affair (thistle.strategies.registry)."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Value] = Field(init=False)
 
     name: str = "fedavg"
 
-    @property
-    def options(self) -> dict[str, Value]:
-        """The settings that were given, or all of them once the experiment is resolved."""
-        return dict(self.__pydantic_extra__)
 
-
-class Attack(Section):
+class Attack(Open):
     """Which simulated clients attack (a fraction drawn from the seed, or explicit ids "0,3,7-9"), how and when.
 
-    `strength` is the attack's one parameter (its table says which); `start` and `stop` are the first and last
-    round in which they attack, `stop` 0: to the end.
+    `strength` is the attack's main parameter; what else it has is its own affair (thistle.attacks.registry).
+    `start` and `stop` are the first and last round in which they attack, `stop` 0: to the end.
     """
 
     kind: str = "none"
@@ -201,8 +205,6 @@ class Attack(Section):
     start: Positive = 1
     stop: Natural = 0
     strength: NonNegative | Default = "default"
-    boost: AboveZero = 5.0
-    target: Natural = 0
     omniscient: bool = False
 
 

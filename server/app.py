@@ -14,9 +14,9 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from thistle.attacks.checks import check_attack, resolve_attack
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.poisoning.build import check_own
-from thistle.attacks.table import check_attack
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, disk_fault
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     if deployed:
         sit_out_errors()
     with _aloud() if deployed else nullcontext():
-        experiment = resolve(Experiment.of(context.run_config))
+        experiment = resolve_attack(resolve(Experiment.of(context.run_config)))
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
         folder.create(again=experiment.run.resume)
         with folder.held(), _log_to(folder):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from thistle.attacks.evasion.table import check_evaluation
-from thistle.attacks.table import check_attack
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, flatten_tables, is_key, parse_overrides, read_file, unknown_key
 from thistle.experiments.plugins import pin
@@ -70,10 +69,16 @@ def make_experiment(
     else:
         path = find_experiment(source)
         keys, stem, folders = read_file(path), path.stem, code_folders(path)
-    from thistle.strategies.build import changed
-
     flat = pin(changed(keys, read_overrides(overrides)), folders)
     return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed)
+
+
+def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """An experiment's keys with these changes: another strategy or attack drops settings that it does not have."""
+    from thistle.attacks import registry
+    from thistle.strategies import build
+
+    return build.changed(registry.changed(keys, changes), changes)
 
 
 def read_overrides(overrides: Overrides) -> dict[str, Any]:
@@ -113,9 +118,10 @@ def settle(
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
+    from thistle.attacks.checks import check_attack, resolve_attack
     from thistle.strategies.build import resolve
 
-    experiment = resolve(Experiment.of(flat), deployed)
+    experiment = resolve_attack(resolve(Experiment.of(flat), deployed))
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
     return experiment

@@ -37,6 +37,7 @@ from thistle.prepare import (
     PRESETS,
     Overrides,
     about,
+    changed,
     code_folders,
     find_experiment,
     find_file,
@@ -82,8 +83,6 @@ class Sweep:
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
-        from thistle.strategies.build import changed
-
         made: dict[str, Cell] = {}
         there = folders(home)
         for point in self._points():
