@@ -10,7 +10,15 @@ from typing import Any
 
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment, flatten_tables, is_key, parse_overrides, read_file, unknown_key
+from thistle.experiments.experiment import (
+    KEYS,
+    Experiment,
+    flatten_tables,
+    is_key,
+    parse_overrides,
+    read_file,
+    unknown_key,
+)
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
 
@@ -79,6 +87,15 @@ def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     from thistle.strategies import build
 
     return build.changed(registry.changed(keys, changes), changes)
+
+
+def known_key(key: str) -> bool:
+    """Whether an experiment may have this key, and, if it is an attack's, whether there is an attack that has it."""
+    from thistle.attacks.registry import ATTACKS
+
+    if key in KEYS or not key.startswith(ATTACKS.prefix):
+        return is_key(key)
+    return any(ATTACKS.owners(key.removeprefix(ATTACKS.prefix).replace("-", "_")))
 
 
 def read_overrides(overrides: Overrides) -> dict[str, Any]:
