@@ -131,9 +131,9 @@ def chosen(attack: Attack) -> PoisoningAttack:
     return cls(**values_of(checked(cls, options, ATTACKS.prefix)))
 
 
-def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's keys with these changes: another attack drops settings of the old one that it does not have."""
-    return ATTACKS.changed(keys, changes, lambda kind, _: find(kind))
+def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
+    """The keys that these changes drop: another attack does without the old one's settings that it does not have."""
+    return ATTACKS.left_behind(keys, changes, lambda kind, _: find(kind))
 
 
 def _without_foreign_defaults(cls: type[PoisoningAttack], options: Mapping[str, Value]) -> dict[str, Value]:

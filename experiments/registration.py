@@ -165,19 +165,18 @@ class Registry(Generic[R]):
         meant = self.prefix + near[0]
         return f"{key}: {'no such key' if meant in common else f'{name} has no such setting'}; did you mean {meant}?"
 
-    def changed(
+    def left_behind(
         self, keys: Mapping[str, Any], changes: Mapping[str, Any], find: Callable[[str, Mapping[str, Any]], type[R]]
-    ) -> dict[str, Any]:
-        """An experiment's keys with these changes: another name drops settings of the old one that it does not have."""
+    ) -> set[str]:
+        """The keys that these changes drop: settings of the old name that the new one does not have."""
         merged = {**keys, **changes}
         name = changes.get(self.key)
         if not isinstance(name, str) or name == keys.get(self.key):
-            return merged
+            return set()
         own = [key for key in merged if key.startswith(self.prefix) and key not in KEYS]
         options = {key: key.removeprefix(self.prefix).replace("-", "_") for key in own}
         known = settings_of(find(name, {option: merged[key] for key, option in options.items()})).model_fields
-        foreign = {key for key, option in options.items() if option not in known and key not in changes}
-        return {key: value for key, value in merged.items() if key not in foreign}
+        return {key for key, option in options.items() if option not in known and key not in changes}
 
 
 def _tails(keys: list[str]) -> list[str]:

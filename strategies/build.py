@@ -57,11 +57,11 @@ def chosen(experiment: Experiment) -> Named:
     return cls(**values_of(checked(cls, wanted.options, "strategy.")))
 
 
-def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's keys with these changes: another strategy drops what was said of the old one and it has not."""
+def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
+    """The keys that these changes drop: another strategy does without the old one's settings that it does not have."""
     if is_own(str(changes.get(KEY, ""))):
-        return {**keys, **changes}
-    return STRATEGIES.changed(keys, changes, lambda name, options: find(name).variant(options))
+        return set()
+    return STRATEGIES.left_behind(keys, changes, lambda name, options: find(name).variant(options))
 
 
 def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:

@@ -86,7 +86,8 @@ def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     from thistle.attacks import registry
     from thistle.strategies import build
 
-    return build.changed(registry.changed(keys, changes), changes)
+    dropped = build.left_behind(keys, changes) | registry.left_behind(keys, changes)
+    return {key: value for key, value in {**keys, **changes}.items() if key not in dropped}
 
 
 def known_key(key: str) -> bool:

@@ -158,6 +158,13 @@ class TestOthersSettings:
         with pytest.raises(UserError, match=r"attack\.target = 2: scale has no such setting"):
             make_experiment(str(file), ["attack.kind=scale", "attack.target=2"])
 
+    def test_another_strategy_and_another_attack_at_once(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        settings = 'attack.kind = "backdoor"\nattack.fraction = 0.3\nattack.boost = 3.0\n'
+        file.write_text(settings + 'strategy.name = "krum"\nstrategy.aggregator = "default"\nstrategy.malicious = 2\n')
+        made = make_experiment(str(file), ["attack.kind=scale", "strategy.name=flwr-fedavg"])
+        assert made.attack.options == {} and "malicious" not in made.strategy.options
+
     def test_the_word_default(self) -> None:
         """What pyproject.toml declares for `flwr run`."""
         flat = {"attack.kind": "scale", "attack.boost": "default", "attack.target": "default"}
