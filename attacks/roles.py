@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 from pydantic import ValidationError
 
-from thistle.attacks.table import check_kind, find, strength_of
+from thistle.attacks.registry import Attacker, attacks, chosen, find, settings_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import numpy_rng
-from thistle.experiments.settings import Attack, Value, parse_ids
+from thistle.experiments.settings import Attack, Value, dashed, parse_ids
 
 PANEL = 5
 """So many trainings tell colluders what honest updates look like."""
@@ -24,9 +24,6 @@ PANEL = 5
 SIMULATED = "simulated"
 """In a host's node config: this is no real node."""
 ROLES = ("honest", "calibrated", "malicious")
-NODE_KEYS = {"attack": "kind", "attack-strength": "strength", "attack-boost": "boost", "attack-target": "target"}
-"""What a malicious node's config may say, and the setting that it stands for."""
-
 Training = tuple[int, int]
 """One training of a panel: whose data, and for the how many'th time (0: the client's own training)."""
 
@@ -57,10 +54,12 @@ def nobody_attacks(experiment: Experiment) -> bool:
 
 
 @lru_cache(maxsize=8)
-def sign_flippers(attack: Attack, clients: int, seed: int) -> frozenset[int]:
-    """`mix`: the half of the attackers that flips signs (the larger one, if they are odd)."""
+def numbers(attack: Attack, clients: int, seed: int) -> dict[int, int]:
+    """The malicious ones, numbered in the seed's order."""
+    if attack.kind == "none":
+        return {}
     order, count = _drawn(attack.fraction, attack.clients, clients, seed)
-    return frozenset(order[: (count + 1) // 2].tolist())
+    return {client: number for number, client in enumerate(order[:count].tolist())}
 
 
 def active(attack: Attack, number: int) -> bool:
@@ -82,7 +81,21 @@ def orders(client: int, number: int, experiment: Experiment, node_config: Mappin
         attack = experiment.attack
     if attack is None or not active(attack, number):
         return None
-    return mix_orders(attack, client, clients, seed) if attack.kind == "mix" else attack
+    return part_of(attack, client, clients, seed)
+
+
+def part_of(attack: Attack, client: int, clients: int, seed: int) -> Attack:
+    """What this one does of the attack, where every attacker has a part of its own."""
+    if not find(attack.kind).has_parts:
+        return attack
+    known = numbers(attack, clients, seed)
+    return chosen(attack).part(attack, Attacker(client, seed, known.get(client), len(known)))
+
+
+def node_keys() -> dict[str, str]:
+    """What a malicious node's config may say, and the setting of the attack that it stands for."""
+    names = dict.fromkeys(name for cls in attacks().values() for name in ("strength", *settings_of(cls).model_fields))
+    return {"attack": "kind", **{f"attack-{dashed(name)}": name for name in names}}
 
 
 def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
@@ -92,28 +105,21 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
         raise UserError(f"node config: role = {role!r}: should be {', '.join(ROLES[:-1])} or {ROLES[-1]}")
     if role != "malicious":
         return None
-    find(str(node_config.get("attack", "")), "node config: attack")
-    given = {setting: node_config[key] for key, setting in NODE_KEYS.items() if key in node_config}
+    kind = str(node_config.get("attack", ""))
+    if kind == "none" or find(kind, "node config: attack").knows == "honest clients":
+        raise UserError(f"node config: attack = {kind}: not possible on a real node")
+    keys = node_keys()
+    given = {setting: node_config[key] for key, setting in keys.items() if key in node_config}
     try:
         attack = Attack.model_validate(given)
     except ValidationError as error:
-        key = {setting: key for key, setting in NODE_KEYS.items()}[str(error.errors()[0]["loc"][0])]
+        key = {setting: key for key, setting in keys.items()}[str(error.errors()[0]["loc"][0])]
         raise UserError(f"node config: {key} = {node_config[key]!r}: {error.errors()[0]['msg']}") from None
-    if attack.kind in ("none", "mimic"):
-        raise UserError(f"node config: attack = {attack.kind}: not possible on a real node")
-    check_kind(attack)
+    try:
+        chosen(attack)
+    except UserError as error:
+        raise UserError(f"node config: {str(error).replace('attack.', 'attack-', 1)}") from None
     return attack
-
-
-def mix_orders(attack: Attack, client: int, clients: int, seed: int) -> Attack:
-    """This client's part in `mix`: signs with ν ~ U[0.1, 10.1], or labels with a rate times ν ~ U[0.1, 2.1]."""
-    rng = numpy_rng(seed, "mix", client)
-    if client in attackers(attack, clients, seed):
-        signs = client in sign_flippers(attack, clients, seed)
-    else:  # a real node does not know of others
-        signs = bool(rng.integers(2))
-    nu = rng.uniform(0.1, 10.1 if signs else 2.1) * (strength_of(attack) or 0.0)
-    return attack.model_copy(update={"kind": "sign-flip" if signs else "label-flip", "strength": nu})
 
 
 def panel(attack: Attack, client: int, clients: int, seed: int) -> list[Training]:

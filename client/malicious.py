@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from thistle.attacks.poisoning.build import Facts, Poison, make_poison
-from thistle.attacks.poisoning.data import DataAttack
+from thistle.attacks.poisoning.build import make_poison
+from thistle.attacks.poisoning.parts import DataAttack, Facts, Poison
 from thistle.attacks.roles import Training, panel
 from thistle.client.calibrated import local_loss
 from thistle.client.work import Work, client_app

@@ -8,7 +8,7 @@ The attacks are those of `thistle list attacks`, computed by the same functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from pydantic import ValidationError
 
-from thistle.attacks.poisoning.build import Facts, Poison, make_poison
-from thistle.attacks.poisoning.data import DataAttack
-from thistle.attacks.poisoning.updates import UpdateAttack
+from thistle.attacks.poisoning.parts import DataAttack, Facts, UpdateAttack
+from thistle.attacks.registry import PoisoningAttack, chosen, find
 from thistle.attacks.roles import active, attackers
-from thistle.attacks.table import check_kind, find
 from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import seed_for, torch_rng
-from thistle.experiments.settings import Attack
+from thistle.experiments.settings import Attack, Value
 from thistle.protocol.layout import Layout, State, to_record
 from thistle.protocol.training import ROUND
 
@@ -42,22 +40,23 @@ def poison(
     start: int = 1,
     stop: int = 0,
     seed: int = 0,
+    **settings: Value,
 ) -> PoisonMod:
-    """A mod with which a ClientApp sends another update u than it trained: sign-flip, scale, gaussian or zero.
+    """A mod with which a ClientApp sends another update u than it trained, such as sign-flip, scale, gaussian or zero.
 
     It changes the trained floating-point arrays of training replies; buffers, metrics and evaluation stay. `strength`:
-    as in `thistle list attacks`. Which nodes attack: those of these partitions (the node config's `partition-id`), of
-    these node ids, or a fraction drawn by `seed`; all where nothing is given. When: from round `start` to round `stop`
-    (0: to the end), by the request's `server-round`.
+    as in `thistle list attacks`; `settings`: the attack's others. Which nodes attack: those of these partitions (the
+    node config's `partition-id`), of these node ids, or a fraction drawn by `seed`; all where nothing is given. When:
+    from round `start` to round `stop` (0: to the end), by the request's `server-round`.
     """
     given = {"start": start, "stop": stop, **({} if fraction is None else {"fraction": fraction})}
-    attack = _attack("poison", name, strength, given)
+    attack, made = _chosen("poison", name, strength, settings, given)
     if stop and stop < start:
         raise UserError(f"poison({name!r}): stop = {stop} is before start = {start}; use 0 to attack to the end")
     chosen = [f"{key}=" for key, value in _who(partitions, nodes, fraction).items() if value is not None]
     if len(chosen) > 1:
         raise UserError(f"poison({name!r}): give only one of {' and '.join(chosen)}")
-    parts = _parts(attack, classes=0)
+    parts = made.poison(_facts(classes=0))
     if parts.data is not None or parts.update is None:
         raise UserError(
             f"poison({name!r}): poisons data, not updates: use poison_batches({name!r}) in the training loop"
@@ -66,23 +65,21 @@ def poison(
 
 
 def poison_batches(
-    name: str, *, classes: int | None = None, target: int = 0, strength: float | None = None
+    name: str, *, classes: int | None = None, strength: float | None = None, **settings: Value
 ) -> DataAttack:
     """A function from a batch (x, y) of tensors to the one that a malicious client trains on.
 
     `label-flip`: class c becomes c + 1 mod `classes`. `backdoor`: the first images of a batch (n×c×h×w in [0, 1]),
     `strength` of it, get a white corner and the label `target`.
     """
-    attack = _attack("poison_batches", name, strength, {"target": target})
-    if name == "label-flip" and (classes is None or classes < 2):
+    _, made = _chosen("poison_batches", name, strength, settings, {}, classes)
+    if made.needs_classes and (classes is None or classes < 2):
         raise UserError(f"poison_batches({name!r}): classes = {classes}: say how many there are, at least 2")
-    if name == "label-flip" and strength is not None:
-        raise UserError(f"poison_batches({name!r}): strength multiplies the learning rate: set it in the training loop")
-    if name == "backdoor" and classes is not None and target >= classes:
-        raise UserError(f"poison_batches({name!r}): target = {target}: the classes are 0-{classes - 1}")
-    parts = _parts(attack, classes or 0)
+    parts = made.poison(_facts(classes or 0))
     if parts.data is None:
         raise UserError(f"poison_batches({name!r}): poisons updates, not data: use ClientApp(mods=[poison({name!r})])")
+    if parts.rate != 1:
+        raise UserError(f"poison_batches({name!r}): strength multiplies the learning rate: set it in the training loop")
     return parts.data
 
 
@@ -177,25 +174,36 @@ def _frozen(ids: Collection[int] | None) -> frozenset[int] | None:
     return None if ids is None else frozenset(ids)
 
 
-def _attack(caller: str, name: str, strength: float | None, given: dict[str, Any]) -> Attack:
+def _chosen(
+    caller: str,
+    name: str,
+    strength: float | None,
+    settings: Mapping[str, Value],
+    given: Mapping[str, Any],
+    classes: int | None = None,
+) -> tuple[Attack, PoisoningAttack]:
     """The attack of that name, checked; what needs a panel of colluders is refused."""
-    entry = find(name, caller)
+    cls = find(name, caller)
     if name == "none":
         raise UserError(f"{caller}({name!r}): leave it out instead")
-    if entry.knows not in ("nothing", "own data") or name == "mix":
+    if cls.knows not in ("nothing", "own data") or cls.has_parts:
         raise UserError(f"{caller}({name!r}): needs to know other clients, which one app does not: use `thistle run`")
+    for key in settings:
+        if key in Attack.model_fields:
+            raise TypeError(f"{caller}() got an unexpected keyword argument {key!r}")
+    main = {} if strength is None else {"strength": strength}
     try:
-        attack = Attack.model_validate({"kind": name, **given, **({} if strength is None else {"strength": strength})})
+        attack = Attack.model_validate({"kind": name, **settings, **given, **main})
     except ValidationError as error:
         first = error.errors()[0]
-        key = first["loc"][0]
-        raise UserError(f"{caller}({name!r}): {key} = {first['input']!r}: {first['msg']}") from None
+        raise UserError(f"{caller}({name!r}): {first['loc'][0]} = {first['input']!r}: {first['msg']}") from None
     try:
-        check_kind(attack)
+        made = chosen(attack)
+        made.check(classes)
     except UserError as error:
         raise UserError(f"{caller}({name!r}): {str(error).removeprefix('attack.')}") from None
-    return attack
+    return attack, made
 
 
-def _parts(attack: Attack, classes: int) -> Poison:
-    return make_poison(attack, Facts(classes, n=1, f=1))
+def _facts(classes: int) -> Facts:
+    return Facts(classes, n=1, f=1)

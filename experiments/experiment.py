@@ -84,8 +84,8 @@ def _flatten(section: Section, prefix: str = "") -> dict[str, Value]:
 
 KEYS: dict[str, Value] = _flatten(Experiment())
 """Every key an experiment may have, with its default."""
-OPEN = "strategy."
-"""What the keys begin with that only the strategy itself knows."""
+OPEN = tuple(f"{name}." for name, value in Experiment() if isinstance(value, settings.Open))
+"""What the keys begin with that only the strategy or the attack itself knows."""
 NUMBERS_TOO = ("client.clip",)
 """Keys that are a word or a number, beside those whose default is "default"."""
 
@@ -96,8 +96,8 @@ def unknown_key(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether an experiment may have this key; of a strategy's settings only the strategy knows."""
-    return key in KEYS or (key.startswith(OPEN) and len(key) > len(OPEN))
+    """Whether an experiment may have this key; of a strategy's or an attack's settings only that one itself knows."""
+    return key in KEYS or (key.startswith(OPEN) and not key.endswith("."))
 
 
 def explain(error: ValidationError, keys: Collection[str], prefix: str = "", dash: bool = True) -> str:

@@ -34,13 +34,15 @@ class Entry(Generic[T]):
 class Registry(Mapping[str, T]):
     """All things of one kind, in a fixed order."""
 
-    def __init__(self, kind: str, package: str = "", order: Callable[[str], Any] | None = None) -> None:
+    def __init__(
+        self, kind: str, package: str = "", order: Callable[[str], Any] | None = None, listed: str = ""
+    ) -> None:
         """`kind`: what one is called in an error. `package`: every module in it is imported before anybody looks.
 
         `order`: a sort key for names; without one they stay as they were added. A package needs one: which of its
-        modules is imported first is nobody's choice.
+        modules is imported first is nobody's choice. `listed`: the table of `thistle list` that shows them all.
         """
-        self.kind, self.package, self.order = kind, package, order
+        self.kind, self.package, self.order, self.listed = kind, package, order, listed
         self._entries: dict[str, Entry[T]] = {}
         self._complete = not package
 
@@ -48,8 +50,9 @@ class Registry(Mapping[str, T]):
         """Enter the thing that follows. Without `about`, the first paragraph of its docstring describes it."""
 
         def enter(thing: T) -> T:
-            if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r}: there is one already: {self._entries[name].about}")
+            known = self._entries.get(name)
+            if known is not None and not _same_file(known.thing, thing):
+                raise ValueError(f"{self.kind} {name!r}: there is one already: {known.about}")
             self._entries[name] = Entry(thing, about or _described(thing), paper)
             return thing
 
@@ -63,8 +66,8 @@ class Registry(Mapping[str, T]):
     def find(self, name: str, key: str) -> T:
         """The thing of this name, or an error that offers the nearest; `key` is the setting that has the name."""
         if name not in self:
-            near = self.nearest(name)
-            raise UserError(f"{key} = {name!r}: no such {self.kind}; did you mean {near}? ({', '.join(self)})")
+            where = f"thistle list {self.listed}" if self.listed else ", ".join(self)
+            raise UserError(f"{key} = {name!r}: no such {self.kind}; did you mean {self.nearest(name)}? ({where})")
         return self[name]
 
     def nearest(self, name: str) -> str:
@@ -93,3 +96,9 @@ class Registry(Mapping[str, T]):
 
 def _described(thing: object) -> str:
     return " ".join((thing.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+
+
+def _same_file(known: object, thing: object) -> bool:
+    """Whether this is a class of the user's own again, after its file (mine@…) was edited."""
+    one, other = (getattr(each, "__module__", "") for each in (known, thing))
+    return isinstance(thing, type) and one.partition("@")[0] == other.partition("@")[0]

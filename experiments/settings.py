@@ -41,6 +41,18 @@ class Section(BaseModel):
     )
 
 
+class Open(Section):
+    """A section with a name, and with settings that only what has that name knows: its keys are open."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The settings that were given, or all of them once the experiment is resolved."""
+        return dict(self.__pydantic_extra__)
+
+
 class Run(Section):
     """Where the run folder is, and whether to continue it."""
 
@@ -240,23 +252,15 @@ class Runtime(Section):
     """`auto` (CUDA where there is one), `cpu` or `cuda`."""
 
 
-class Strategy(Section):
+class Strategy(Open):
     """Which strategy, and its settings: which ones there are is its own affair (thistle.strategies.registry)."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Value] = Field(init=False)
 
     name: str = "fedavg"
     """A name of `thistle list strategies`, or [your own](own.md#a-strategy) `module:factory`."""
 
-    @property
-    def options(self) -> dict[str, Value]:
-        """The settings that were given, or all of them once the experiment is resolved."""
-        return dict(self.__pydantic_extra__)
 
-
-class Attack(Section):
-    """Which simulated clients attack, how and when."""
+class Attack(Open):
+    """Which simulated clients attack, how and when; more settings are the attack's own (thistle.attacks.registry)."""
 
     kind: str = "none"
     """What the malicious clients do: a name of `thistle list attacks`, or [your own](own.md#an-attack)
@@ -270,11 +274,7 @@ class Attack(Section):
     stop: Natural = 0
     """The last one; 0: to the end."""
     strength: NonNegative | Default = "default"
-    """The attack's one parameter, see `thistle list attacks`; `default`: its own value."""
-    boost: AboveZero = 5.0
-    """Backdoor: the update is multiplied by it."""
-    target: Natural = 0
-    """Backdoor: the number of the class that stamped images should be taken for."""
+    """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
     omniscient: bool = False
     """Whether colluders know honest clients' updates rather than only each other's."""
 

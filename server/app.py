@@ -14,9 +14,9 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from thistle.attacks.checks import check_attack, resolve_attack
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.poisoning.build import check_own
-from thistle.attacks.table import check_attack
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import use_code
@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
         experiment = Experiment.of(context.run_config)
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
         use_code(folder.code)  # which settings there are, a strategy of the user's own says itself
-        experiment = resolve(experiment)
+        experiment = resolve_attack(resolve(experiment))
         folder.create(again=experiment.run.resume)
         with folder.held(), _log_to(folder):
             _run(experiment, folder, RemoteGrid(grid) if deployed else grid, deployed)

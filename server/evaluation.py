@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from thistle.attacks.evasion.measure import Adversary, share, survivors
 from thistle.attacks.evasion.table import parse_attacks
-from thistle.attacks.poisoning.trigger import backdoor_success
+from thistle.attacks.registry import chosen
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
@@ -32,15 +32,12 @@ class Evaluation:
         return number % self.experiment.evaluate.every == 0 or number == self.experiment.rounds
 
     def measure(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Accuracy and loss; under a backdoor attack also how often the trigger works; under test-time attacks what
-        is still right."""
+        """Accuracy and loss; what the poisoning attack wants measured, such as how often a backdoor's trigger works;
+        under test-time attacks what is still right."""
         load_record(self.network, arrays)
-        batch, attack = self.experiment.evaluate.batch_size, self.experiment.attack
+        batch, attack = self.experiment.evaluate.batch_size, chosen(self.experiment.attack)
         accuracy, loss = evaluate(self.network, self.pixels, self.labels, batch)
-        measured = {"accuracy": accuracy, "loss": loss}
-        if attack.kind == "backdoor":
-            success = backdoor_success(self.network, self.pixels, self.labels, attack.target, batch)
-            measured["attack_success"] = success
+        measured = {"accuracy": accuracy, "loss": loss, **attack.measure(self.network, self.pixels, self.labels, batch)}
         robust = self._robust()
         return {**measured, "robust": robust} if robust else measured
 

@@ -9,15 +9,16 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from thistle.experiments.choices import checked, values_of
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import OPEN, Experiment
+from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, wrong_result
-from thistle.experiments.settings import Value, dashed
+from thistle.experiments.settings import dashed
 from thistle.protocol.layout import Layout
 from thistle.strategies import registry
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
-from thistle.strategies.registry import Named, checked, owners, settings_of, unknown_setting, with_settings
+from thistle.strategies.registry import STRATEGIES, Named, settings_of, with_settings
 from thistle.strategies.rounds import Step
 from thistle.strategies.rules.flower import FromFlower
 from thistle.tasks.models import build_model
@@ -59,33 +60,15 @@ def chosen(experiment: Experiment) -> Named:
     """The experiment's strategy with its settings, and without anything to work on."""
     wanted = experiment.strategy
     cls = find(wanted.name).variant(wanted.options)
-    _refuse_unknown(cls, wanted.name, wanted.options)
-    section = checked(cls, wanted.options, "strategy.")
-    return cls(**{name: getattr(section, name) for name in type(section).model_fields})
+    STRATEGIES.refuse_unknown(cls, wanted.name, wanted.options)
+    return cls(**values_of(checked(cls, wanted.options, "strategy.")))
 
 
-def _refuse_unknown(cls: type[Named], name: str, options: Mapping[str, Value]) -> None:
-    known = settings_of(cls).model_fields
-    for key, value in options.items():
-        if key in known:
-            continue
-        text = f"strategy.{dashed(key)} = {str(value).lower() if isinstance(value, bool) else value}"
-        others = list(owners(key))
-        if others:
-            raise UserError(f"{text}: {name} has no such setting; those that have it: {', '.join(others)}")
-        raise UserError(unknown_setting(dashed(key), name, known))
-
-
-def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's keys with these changes: another strategy drops what was said of the old one and it has not."""
-    merged = {**keys, **changes}
-    name = changes.get(KEY)
-    if not isinstance(name, str) or name == keys.get(KEY) or is_own(name):
-        return merged
-    options = {key.removeprefix(OPEN).replace("-", "_"): key for key in merged if key.startswith(OPEN) and key != KEY}
-    known = settings_of(find(name).variant({option: merged[key] for option, key in options.items()})).model_fields
-    foreign = {key for option, key in options.items() if option not in known and key not in changes}
-    return {key: value for key, value in merged.items() if key not in foreign}
+def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
+    """The keys that these changes drop: another strategy does without the old one's settings that it does not have."""
+    if is_own(str(changes.get(KEY, ""))):
+        return set()
+    return STRATEGIES.left_behind(keys, changes, lambda name, options: find(name).variant(options))
 
 
 def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
@@ -95,7 +78,7 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
     """
     named = chosen(experiment)
     flat = experiment.flat()
-    flat |= {f"strategy.{dashed(name)}": getattr(named, name) for name in settings_of(type(named)).model_fields}
+    flat |= {f"strategy.{dashed(name)}": value for name, value in values_of(named).items()}
     flat |= {f"client.{name}": value for name, value in named.client_defaults(experiment).items()}
     if flat["client.clip"] == "auto":
         flat["client.clip"] = AUTO_CLIP if deployed and named.is_mean() else "off"
@@ -121,8 +104,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Pipelin
         if isinstance(made, Strategy):
             return _adapted(made, layout)
         context["made"] = made
-    settings = {name: getattr(named, name) for name in settings_of(type(named)).model_fields}
-    pipeline = type(named)(**settings, **context)
+    pipeline = type(named)(**values_of(named), **context)
     pipeline.bind(layout)
     return _adapted(pipeline, layout)  # type: ignore[return-value]
 

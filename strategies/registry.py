@@ -12,46 +12,26 @@ class TrimmedMean(Pipeline):
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
-import pkgutil
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
-from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
-
+from thistle.experiments.choices import Choices, Registered, about, setting, settings_of
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment, explain
-from thistle.experiments.settings import Section, Value, dashed
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.settings import Value
+
+__all__ = ["STRATEGIES", "Named", "about", "find", "setting", "settings_of", "strategies", "strategy"]
 
 T = TypeVar("T")
-ABOUT = "about"
-"""In a dataclass field's metadata: what the setting means."""
-REGISTERED: dict[str, type[Named]] = {}
-SECTIONS: dict[type[Named], type[Section]] = {}
-"""What `settings_of` has made so far."""
 FIRST = ("fedavg", "rofsl", "dsvd", "calfat")
 """The order of lists: the flagships, then ours, then Flower's."""
 
 
-def setting(about: str, *, default: T) -> T:
-    """A field of a strategy that an experiment may set; its type says which values are allowed."""
-    return dataclasses.field(default=default, metadata={ABOUT: about})
-
-
-class Named:
+class Named(Registered):
     """A strategy by name, with its settings."""
 
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
     needs_losses: ClassVar[bool] = False
     """Whether clients must report their loss before and after training (two extra passes)."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that a setting cannot have, however they came here."""
-        given = {name: getattr(self, name) for name in settings_of(type(self)).model_fields}
-        checked(type(self), given, f"{type(self).__name__}: ", dash=False)
 
     @classmethod
     def variant(cls, options: Mapping[str, Value]) -> type[Named]:
@@ -91,11 +71,7 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
 
     def enter(cls: type[T]) -> type[T]:
         made: Any = with_settings(cls)
-        other = REGISTERED.get(name, made).__module__
-        if other.partition("@")[0] != cls.__module__.partition("@")[0]:  # mine@… twice: the file was edited meanwhile
-            raise ValueError(f"strategy {name!r}: there are two, in {other} and {cls.__module__}")
-        made.name, made.paper = name, paper
-        REGISTERED[name] = made
+        STRATEGIES.enter(made, name, paper)
         return made
 
     return enter
@@ -107,79 +83,10 @@ def with_settings(cls: type[T]) -> type[T]:
     return cls if is_made else dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 
 
-def strategies() -> dict[str, type[Named]]:
-    """All of them by name, once every module of this room has been imported."""
-    _import_all()
-    return {name: REGISTERED[name] for name in sorted(REGISTERED, key=_rank)}
-
-
-def _rank(name: str) -> tuple[bool, int, str]:
+def _rank(cls: type[Named]) -> tuple[bool, int, str]:
+    name = cls.name
     return name.startswith("flwr-"), FIRST.index(name) if name in FIRST else len(FIRST), name
 
 
-@cache
-def _import_all() -> None:
-    room = importlib.import_module("thistle.strategies")
-    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-        importlib.import_module(module.name)
-
-
-def about(cls: type[Named]) -> str:
-    """The first line of its docstring."""
-    return (cls.__doc__ or "").partition("\n")[0].removesuffix(".")
-
-
-def settings_of(cls: type[Named]) -> type[Section]:
-    """The settings of a strategy as a section: types, defaults, what they mean."""
-    if cls not in SECTIONS:
-        SECTIONS[cls] = _section(cls)
-    return SECTIONS[cls]
-
-
-class _Made(Section):
-    """What its subclasses mean is said by `setting`, so nobody need look for their source."""
-
-    model_config = ConfigDict(use_attribute_docstrings=False)
-
-
-def _section(cls: type[Named]) -> type[Section]:
-    fields = [field for field in dataclasses.fields(cls) if ABOUT in field.metadata]  # type: ignore[arg-type]
-    types = get_type_hints(cls, include_extras=True)
-    made: dict[str, Any] = {
-        field.name: (types[field.name], Field(default=field.default, description=field.metadata[ABOUT]))
-        for field in fields
-    }
-    return create_model(cls.__name__, __base__=_Made, __doc__=cls.__doc__, **made)
-
-
-def checked(cls: type[Named], given: Mapping[str, Any], prefix: str, dash: bool = True) -> Section:
-    """The settings with these values; raises UserError in which `prefix` stands before the first bad one."""
-    section = settings_of(cls)
-    try:
-        return section.model_validate(dict(given))
-    except ValidationError as error:
-        raise UserError(explain(error, section.model_fields, prefix, dash)) from None
-
-
-def find(name: str) -> type[Named]:
-    """The strategy of this name, or an error that offers the nearest."""
-    known = strategies()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise UserError(
-            f"strategy.name = {name!r}: no such strategy; did you mean {near[0]}? (thistle list strategies)"
-        )
-    return known[name]
-
-
-def owners(key: str) -> Iterator[str]:
-    """The strategies that have this setting."""
-    for name, cls in strategies().items():
-        if key in settings_of(cls).model_fields:
-            yield name
-
-
-def unknown_setting(key: str, name: str, known: Collection[str]) -> str:
-    """For a key that no strategy has."""
-    near = difflib.get_close_matches(key, ["name", *map(dashed, known)], n=1, cutoff=0.5)
-    return f"strategy.{key}: {name} has no such setting" + (f"; did you mean strategy.{near[0]}?" if near else "")
+STRATEGIES: Choices[Named] = Choices("strategy", "strategies", "strategy.name", "thistle.strategies", _rank)
+strategies, find = STRATEGIES.all, STRATEGIES.choose

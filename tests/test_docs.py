@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.federations import rounds, run, tiny
-from thistle.attacks.roles import NODE_KEYS as ATTACKING
+from thistle.attacks.roles import node_keys
 from thistle.client.terms import NODE_KEYS as CALIBRATED
 from thistle.experiments.runfolder import read_json
 from thistle.prepare import preset_names
@@ -96,7 +96,7 @@ def test_links_lead_somewhere(document: str) -> None:
 def test_commands_name_things_that_exist(document: str) -> None:
     text = read(document)
     for key in re.findall(r"--set ([a-z.-]+)=", text):
-        assert key in {*declared(), *ATTACKING, *CALIBRATED, *EXAMPLES}
+        assert key in {*declared(), *node_keys(), *CALIBRATED, *EXAMPLES}
     for name in re.findall(r"thistle run ([a-z0-9-]+)(?=\s|`)", text):
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))

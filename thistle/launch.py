@@ -65,10 +65,10 @@ class Launch:
 
     def check(self, experiment: Experiment) -> str:
         """Everything that can be wrong, found before anything is trained; returns the plan in one line."""
+        from thistle.attacks.checks import check_attack
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.attacks.roles import nobody_attacks
-        from thistle.attacks.table import check_attack
         from thistle.forecast import plan
         from thistle.tasks.training import pick_device
 

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from thistle.attacks.evasion.table import check_evaluation
-from thistle.attacks.table import check_attack
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment, flatten_tables, is_key, parse_overrides, read_file, unknown_key
+from thistle.experiments.experiment import (
+    KEYS,
+    Experiment,
+    flatten_tables,
+    is_key,
+    parse_overrides,
+    read_file,
+    unknown_key,
+)
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
 
@@ -70,10 +77,26 @@ def make_experiment(
     else:
         path = find_experiment(source)
         keys, stem, folders = read_file(path), path.stem, code_folders(path)
-    from thistle.strategies.build import changed
-
     flat = pin(changed(keys, read_overrides(overrides)), folders)
     return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed)
+
+
+def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """An experiment's keys with these changes: another strategy or attack drops settings that it does not have."""
+    from thistle.attacks import registry
+    from thistle.strategies import build
+
+    dropped = build.left_behind(keys, changes) | registry.left_behind(keys, changes)
+    return {key: value for key, value in {**keys, **changes}.items() if key not in dropped}
+
+
+def known_key(key: str) -> bool:
+    """Whether an experiment may have this key, and, if it is an attack's, whether there is an attack that has it."""
+    from thistle.attacks.registry import ATTACKS
+
+    if key in KEYS or not key.startswith(ATTACKS.prefix):
+        return is_key(key)
+    return any(ATTACKS.owners(key.removeprefix(ATTACKS.prefix).replace("-", "_")))
 
 
 def read_overrides(overrides: Overrides) -> dict[str, Any]:
@@ -113,10 +136,11 @@ def settle(
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
+    from thistle.attacks.checks import check_attack, resolve_attack
     from thistle.client.terms import check_training
     from thistle.strategies.build import resolve
 
-    experiment = resolve(Experiment.of(flat), deployed)
+    experiment = resolve_attack(resolve(Experiment.of(flat), deployed))
     check_training(experiment.client)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)

@@ -9,15 +9,13 @@ import tomllib
 from pathlib import Path
 
 import thistle
-from thistle.experiments.experiment import OPEN, Experiment, flatten_tables
+from thistle.experiments.experiment import Experiment, flatten_tables
 from thistle.experiments.plugins import APP, ROOMS, STAGED, pinned_files
 from thistle.experiments.runfolder import write_atomically
 
 INCLUDED = re.compile(r"^fab-include = \[.*?^\]$", re.MULTILINE | re.DOTALL)
 INSIDE = 'fab-include = ["/thistle/**/*.py"]'
 COMPAT = "flower_compat"
-STRATEGY = "[tool.flwr.app.config.strategy]\n"
-"""Where pyproject.toml declares the settings of strategies."""
 
 
 def stage_app(target: Path) -> Path:
@@ -51,7 +49,8 @@ def _declare(project: Path, experiment: Experiment) -> None:
     """Flower refuses keys that the app does not declare: those of the user's own strategy are added."""
     text = project.read_text(encoding="utf-8")
     declared = flatten_tables(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
-    names = [json.dumps(key.removeprefix(OPEN)) for key in experiment.flat() if key not in declared]
-    if names:
-        lines = "".join(f'{name} = "default"\n' for name in names)
-        write_atomically(project, text.replace(STRATEGY, STRATEGY + lines, 1).encode())
+    for key in (key for key in experiment.flat() if key not in declared):
+        section, _, name = key.partition(".")
+        table = f"[tool.flwr.app.config.{section}]\n"
+        text = text.replace(table, f'{table}{json.dumps(name)} = "default"\n', 1)
+    write_atomically(project, text.encode())

@@ -1,9 +1,5 @@
-"""What a malicious client does. An attack's signature is what it knows:
+"""What a malicious client does: one file per attack (or per family with the same maths), which registers itself.
 
-- `data`: (pixels, labels) of a batch to another batch: its own data;
-- `updates`: its own update u to what it sends instead: its own data;
-- `collusion`: a panel of honest trainings, k × d, to what all colluders send: each other's data, or, where the panel
-  is of honest clients, everybody's.
-
-None knows the defence. `build` makes them from an experiment's settings.
+`parts` has the three kinds, by what they know and change; `build` makes an attack from an experiment's settings.
+None knows the defence.
 """

@@ -10,27 +10,38 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from thistle.attacks.poisoning.build import MAKERS, Facts, make_poison
-from thistle.attacks.poisoning.collusion import Adaptive, Alie, Ipm, Mimic, MinMax, MinSum, alie_z
-from thistle.attacks.poisoning.data import Backdoor, LabelFlip
+from thistle.attacks.checks import check_attack
+from thistle.attacks.poisoning.adaptive import Adaptive
+from thistle.attacks.poisoning.alie import Alie, alie_z
+from thistle.attacks.poisoning.backdoor import Backdoor
+from thistle.attacks.poisoning.build import Facts, make_poison
+from thistle.attacks.poisoning.gaussian import Gaussian
+from thistle.attacks.poisoning.ipm import Ipm
+from thistle.attacks.poisoning.label_flip import LabelFlip
+from thistle.attacks.poisoning.mimic import Mimic
+from thistle.attacks.poisoning.min_max import MinMax, MinSum
+from thistle.attacks.poisoning.scale import Scale
+from thistle.attacks.poisoning.sign_flip import SignFlip
 from thistle.attacks.poisoning.trigger import backdoor_success, stamp
-from thistle.attacks.poisoning.updates import Gaussian, Scale, SignFlip, Zero
+from thistle.attacks.poisoning.zero import Zero
+from thistle.attacks.registry import attacks, chosen, declared, strength_of
 from thistle.attacks.roles import (
     PANEL,
     SIMULATED,
     active,
     attackers,
     expected_attackers,
-    mix_orders,
     node_orders,
+    numbers,
     orders,
     panel,
-    sign_flippers,
+    part_of,
 )
-from thistle.attacks.table import ATTACKS, check_attack, strength_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack
+
+FACTS = Facts(classes=10, n=10, f=3)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -49,10 +60,10 @@ class TestOwnUpdate:
     own = torch.tensor([1.0, -2.0, 3.0])
 
     def test_sign_flip(self) -> None:
-        assert SignFlip(5.0)(self.own, rng()).tolist() == [-5.0, 10.0, -15.0]
+        assert SignFlip(strength=5.0)(self.own, rng()).tolist() == [-5.0, 10.0, -15.0]
 
     def test_scale(self) -> None:
-        assert Scale(10.0)(self.own, rng()).tolist() == [10.0, -20.0, 30.0]
+        assert Scale(strength=10.0)(self.own, rng()).tolist() == [10.0, -20.0, 30.0]
 
     def test_zero(self) -> None:
         assert Zero()(self.own, rng()).tolist() == [0.0, 0.0, 0.0]
@@ -60,10 +71,10 @@ class TestOwnUpdate:
     @pytest.mark.parametrize("s", [1.0, 10.0])
     def test_gaussian_has_the_norm_but_not_the_direction(self, s: float) -> None:
         own = torch.randn(10_000, generator=rng(3))
-        noise = Gaussian(s)(own, rng())
+        noise = Gaussian(strength=s)(own, rng())
         assert float(noise.norm()) == pytest.approx(s * float(own.norm()), rel=1e-5)
         assert abs(float(torch.cosine_similarity(own, noise, dim=0))) < 0.05
-        assert torch.equal(noise, Gaussian(s)(own, rng()))
+        assert torch.equal(noise, Gaussian(strength=s)(own, rng()))
 
 
 class TestOwnData:
@@ -71,7 +82,7 @@ class TestOwnData:
 
     def test_label_flip_is_the_next_class(self) -> None:
         pixels, labels = torch.rand(3, 1, 8, 8), torch.tensor([0, 4, 9])
-        same, flipped = LabelFlip(10)(pixels, labels)
+        same, flipped = LabelFlip()(pixels, labels, FACTS)
         assert same is pixels
         assert flipped.tolist() == [1, 5, 0]
 
@@ -86,7 +97,7 @@ class TestOwnData:
     @pytest.mark.parametrize(("size", "share", "stamped"), [(10, 0.5, 5), (5, 0.5, 3), (1, 0.5, 1), (8, 0.25, 2)])
     def test_backdoor_stamps_a_share_of_the_batch(self, size: int, share: float, stamped: int) -> None:
         pixels, labels = torch.zeros(size, 1, 8, 8), torch.full((size,), 3)
-        poisoned, targets = Backdoor(target=7, share=share)(pixels, labels)
+        poisoned, targets = Backdoor(target=7, strength=share)(pixels, labels, FACTS)
         assert targets.tolist() == [7] * stamped + [3] * (size - stamped)
         assert torch.equal(poisoned.amax((1, 2, 3)), (targets == 7).float())
 
@@ -121,13 +132,13 @@ class TestCollusion:
     def test_alie(self, updates: Tensor) -> None:
         columns = updates.double().numpy()
         expected = columns.mean(0) - 1.5 * columns.std(0)
-        assert np.allclose(Alie(1.5)(updates).numpy(), expected, atol=1e-5)
+        assert np.allclose(Alie(strength=1.5)(updates, FACTS).numpy(), expected, atol=1e-5)
 
     def test_ipm(self, updates: Tensor) -> None:
-        assert torch.allclose(Ipm(0.5)(updates), -0.5 * sum(updates) / 5, atol=1e-6)
+        assert torch.allclose(Ipm(strength=0.5)(updates, FACTS), -0.5 * sum(updates) / 5, atol=1e-6)
 
     def test_mimic(self, updates: Tensor) -> None:
-        assert torch.equal(Mimic()(updates), updates[0])
+        assert torch.equal(Mimic()(updates, FACTS), updates[0])
 
     @pytest.mark.parametrize("attack", [MinMax(), MinSum()])
     def test_gamma_is_the_largest_within_the_bound(self, attack: MinMax | MinSum, updates: Tensor) -> None:
@@ -139,21 +150,21 @@ class TestCollusion:
 
         bound = max(spread(row) for row in rows)
         mean, sigma = rows.mean(0), rows.std(0, correction=0)
-        v = attack(updates).double()
+        v = attack(updates, FACTS).double()
         gamma = float((mean - v) @ sigma / (sigma @ sigma))
         assert gamma > 0.1
         assert torch.allclose(v, mean - gamma * sigma, atol=1e-5)
         assert spread(v) == pytest.approx(bound, rel=1e-5)
         assert spread(mean - 1.001 * gamma * sigma) > bound > spread(mean - 0.999 * gamma * sigma)
 
-    @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Alie(1.5), Adaptive(0.1)])
+    @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Alie(strength=1.5), Adaptive(strength=0.1)])
     @pytest.mark.parametrize("rows", [torch.ones(1, 7), torch.ones(3, 7), torch.zeros(2, 7), torch.full((2, 7), 1e-20)])
     def test_without_any_spread(self, attack: MinMax, rows: Tensor) -> None:
-        assert bool(torch.isfinite(attack(rows)).all())
+        assert bool(torch.isfinite(attack(rows, FACTS)).all())
 
     @pytest.mark.parametrize("margin", [0.0, 0.1, 0.5, 1.0])
     def test_adaptive_is_the_most_harmful_of_those_that_pass(self, margin: float, updates: Tensor) -> None:
-        v = Adaptive(margin)(updates)
+        v = Adaptive(strength=margin)(updates, FACTS)
         mean, norms = updates.mean(0), updates.norm(dim=1)
         assert float(v.norm()) == pytest.approx(float(norms.median()), rel=1e-4)
         harm, d = -updates.std(0, correction=0), mean / mean.norm()
@@ -188,7 +199,7 @@ class TestRoles:
         started = time.perf_counter()
         attack = Attack(kind="mix", fraction=0.3)
         assert len(attackers(attack, 10**6, 0)) == 300_000
-        assert len(sign_flippers(attack, 10**6, 0)) == 150_000
+        assert len(numbers(attack, 10**6, 0)) == 300_000
         first = time.perf_counter() - started
         for client in range(1000):
             attackers(attack, 10**6, 0).__contains__(client)
@@ -201,18 +212,23 @@ class TestRoles:
 
     def test_mix_halves(self) -> None:
         attack = Attack(kind="mix", fraction=0.3)
-        parts = {client: mix_orders(attack, client, 100, 7) for client in attackers(attack, 100, 7)}
+        parts = {client: part_of(attack, client, 100, 7) for client in attackers(attack, 100, 7)}
         signs = [part.strength for part in parts.values() if part.kind == "sign-flip"]
         labels = [part.strength for part in parts.values() if part.kind == "label-flip"]
         assert (len(signs), len(labels)) == (15, 15)
         assert 0.1 <= min(signs) < max(signs) - 5 <= 5.1
         assert 0.1 <= min(labels) < max(labels) - 1 <= 1.1
-        assert all(part == mix_orders(attack, client, 100, 7) for client, part in parts.items())
+        assert all(part == part_of(attack, client, 100, 7) for client, part in parts.items())
+
+    def test_more_flip_signs_if_they_are_odd(self) -> None:
+        attack = Attack(kind="mix", clients="0-4")
+        kinds = [part_of(attack, client, 100, 7).kind for client in range(5)]
+        assert (kinds.count("sign-flip"), kinds.count("label-flip")) == (3, 2)
 
     def test_mix_strength_multiplies(self) -> None:
         weak, strong = (Attack(kind="mix", fraction=0.5, strength=s) for s in (1.0, 3.0))
         for client in attackers(weak, 10, 0):
-            assert mix_orders(strong, client, 10, 0).strength == 3 * float(mix_orders(weak, client, 10, 0).strength)
+            assert part_of(strong, client, 10, 0).strength == 3 * float(part_of(weak, client, 10, 0).strength)
 
     def test_panel_of_attackers(self) -> None:
         attack = Attack(kind="alie", fraction=0.3)
@@ -278,19 +294,20 @@ class TestTable:
     """The table and what it refuses."""
 
     def test_every_attack_can_be_made_at_its_declared_strengths(self) -> None:
-        assert set(MAKERS) == set(ATTACKS) - {"none", "mix"}
-        for kind, entry in ATTACKS.items():
-            for strength in entry.declared:
+        assert len(attacks()) >= 14
+        for kind, cls in attacks().items():
+            for strength in declared(cls):
                 attack = Attack(kind=kind, strength=strength, fraction=0.3 if kind != "none" else 0.0, omniscient=True)
                 check_attack(attack, 50, rounds=60, classes=10)
-                assert kind not in MAKERS or make_poison(attack, Facts(10, 10, 3))
-            assert entry.default is None or entry.default in entry.declared
-            assert list(pairwise(entry.declared)) == [] or entry.strength
+                assert cls.has_parts or make_poison(attack, FACTS)
+            default = getattr(chosen(Attack(kind=kind)), "strength", None)
+            assert default is None or default in declared(cls)
+            assert list(pairwise(declared(cls))) == [] or strength_of(cls)
 
     def test_strengths(self) -> None:
-        assert strength_of(Attack(kind="sign-flip")) == 5.0
-        assert strength_of(Attack(kind="sign-flip", strength=0.0)) == 0.0
-        assert strength_of(Attack(kind="alie")) is None
+        assert chosen(Attack(kind="sign-flip")) == SignFlip(strength=5.0)
+        assert chosen(Attack(kind="sign-flip", strength=0.0)) == SignFlip(strength=0.0)
+        assert chosen(Attack(kind="alie")) == Alie(strength=None)
 
     @pytest.mark.parametrize(
         ("settings", "said"),

@@ -11,7 +11,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from tests.federations import TINY, model_sha, run, tiny
-from thistle.attacks.poisoning.collusion import Alie
+from thistle.attacks.poisoning.alie import Alie
+from thistle.attacks.poisoning.parts import Facts
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
 from thistle.client.app import app, role
@@ -115,7 +116,7 @@ def test_colluders_send_the_same_from_the_panels_updates() -> None:
     colluders = Client({**TINY, "attack.kind": "alie", "attack.clients": "1,2,4", "attack.strength": 1.5})
     rows = torch.stack([Client(TINY).update(client) for client in (1, 2, 4)])
     for client in (1, 2, 4):
-        assert torch.allclose(colluders.update(client), Alie(1.5)(rows), atol=1e-5)
+        assert torch.allclose(colluders.update(client), Alie(strength=1.5)(rows, Facts(10, 4, 1)), atol=1e-5)
 
 
 def test_a_panel_is_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def broken_run(out: Path) -> RunFolder:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["digits-clean", "--set", "strategy.nmae=x"], "fedavg has no such setting; did you mean strategy.name?"),
+        (["digits-clean", "--set", "strategy.nmae=x"], "strategy.nmae: no such key; did you mean strategy.name?"),
         (["digits-claen"], "digits-claen: neither a preset nor a .toml file; did you mean digits-clean?"),
         (["missing.toml"], "missing.toml: no such file"),
         (["digits-clean", "--set", "task.clients=0"], "task.clients = 0: should be greater than or equal to 1"),

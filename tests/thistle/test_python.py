@@ -121,7 +121,7 @@ def test_an_unfinished_run_can_be_looked_at(run: thistle.Run, tmp_path: Path) ->
             "digits-clean",
             {"strategy.nmae": "x"},
             {},
-            "strategy.nmae: fedavg has no such setting; did you mean strategy.name?",
+            "strategy.nmae: no such key; did you mean strategy.name?",
         ),
         ("digits-clean", {"task.clients": 0}, {}, "task.clients = 0: should be greater than or equal to 1"),
         ("digits-clean", {"client.lr": "fast"}, {}, "client.lr = 'fast': should be a number"),

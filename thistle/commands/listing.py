@@ -104,11 +104,10 @@ def _strategies() -> tuple[list[str], list[list[str]]]:
 
 
 def _attacks() -> tuple[list[str], list[list[str]]]:
-    from thistle.attacks.table import ATTACKS
-    from thistle.attacks.table import OWN as YOURS
+    from thistle.attacks.registry import Own, PoisoningAttack, about, attacks, strength_of
 
-    named = {**ATTACKS, OWN: YOURS}
-    rows = [[name, entry.about, entry.knows, entry.strength or "–", entry.paper] for name, entry in named.items()]
+    named: dict[str, type[PoisoningAttack]] = {**attacks(), OWN: Own}
+    rows = [[name, about(cls), cls.knows, strength_of(cls) or "–", cls.paper] for name, cls in named.items()]
     return ["name", "what", "knows", "attack.strength", "paper"], rows
 
 

@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from thistle.attacks.roles import NODE_KEYS as ATTACK_KEYS
-from thistle.attacks.roles import ROLES, node_orders
+from thistle.attacks.roles import ROLES, node_keys, node_orders
 from thistle.client.data import OWN
 from thistle.client.terms import NODE_KEYS as CALIBRATED_KEYS
 from thistle.experiments.errors import UserError
@@ -49,7 +48,7 @@ def _own(data: str) -> str:
 
 
 def _settings(more: list[str], role: str) -> dict[str, Value]:
-    allowed = {"malicious": list(ATTACK_KEYS), "calibrated": list(CALIBRATED_KEYS)}.get(role, [])
+    allowed = _allowed(role) if more else []
     settings = {}
     for item in more:
         key, sign, value = item.partition("=")
@@ -58,6 +57,13 @@ def _settings(more: list[str], role: str) -> dict[str, Value]:
             raise UserError(f"--set {item}: should be KEY=VALUE with KEY {known}")
         settings[key] = _value(value)
     return settings
+
+
+def _allowed(role: str) -> list[str]:
+    """What may be set for a node of this role."""
+    if role == "malicious":
+        return list(node_keys())
+    return list(CALIBRATED_KEYS) if role == "calibrated" else []
 
 
 def _value(text: str) -> Value:

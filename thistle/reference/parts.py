@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from thistle.commands.listing import TABLES, What
-from thistle.experiments.experiment import KEYS, OPEN, Experiment
+from thistle.experiments.experiment import KEYS, Experiment
 from thistle.experiments.settings import Value
-from thistle.reference.rows import COLUMNS, Row, common_rows, lacking, own_rows, rows, strategy_rows
+from thistle.reference.rows import COLUMNS, Row, attack_rows, common_rows, lacking, own_rows, rows, strategy_rows
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import Named, about, strategies
 
@@ -34,14 +34,9 @@ def keys() -> str:
 
 
 def declared() -> dict[str, Value]:
-    """The settings of all strategies are "default": which ones count, and what they are, is the chosen one's affair."""
-    every = [*common_rows(), *(row for cls in ours().values() for row in strategy_rows(cls))]
-    found: dict[str, Value] = {}
-    for key, value in KEYS.items():
-        found[key] = value
-        if key.startswith(OPEN):
-            found |= {row.key: "default" for row in every}
-    return found
+    """Settings that only some strategies or attacks have are "default": what they are is the chosen one's affair."""
+    strategies = [*common_rows(), *(row for cls in ours().values() for row in strategy_rows(cls))]
+    return {**KEYS, **{row.key: "default" for row in (*strategies, *attack_rows()) if row.key not in KEYS}}
 
 
 def _toml(name: str, content: Mapping[str, Value]) -> str:
@@ -54,6 +49,11 @@ def _toml(name: str, content: Mapping[str, Value]) -> str:
 def settings(*sections: str) -> str:
     """The settings of some sections; "": those of none."""
     return _settings_table(row for name in sections for row in _of_section(name))
+
+
+def attack_settings() -> str:
+    """Those that all attacks have, then those of single ones."""
+    return _settings_table([*_of_section("attack"), *attack_rows()])
 
 
 def _of_section(name: str) -> list[Row]:
@@ -140,7 +140,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "model settings": partial(settings, "model"),
     "client settings": partial(settings, "client"),
     "strategy settings": partial(settings, "strategy"),
-    "attack settings": partial(settings, "attack"),
+    "attack settings": attack_settings,
     "evaluation settings": partial(settings, "evaluate", "stop", "runtime"),
     "tasks": partial(listed, What.TASKS),
     "models": partial(listed, What.MODELS),

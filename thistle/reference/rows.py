@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic.fields import FieldInfo
 
+from thistle.attacks.registry import attacks
 from thistle.experiments.settings import Section, Value, dashed
 from thistle.reference.words import in_words
 from thistle.strategies.options import Options
@@ -67,6 +68,16 @@ def _is_section(field: FieldInfo) -> bool:
 def strategy_rows(cls: type[Named]) -> list[Row]:
     """All settings of a strategy."""
     return rows(settings_of(cls), "strategy.")
+
+
+def attack_rows() -> list[Row]:
+    """What single attacks have besides their strength."""
+    found: dict[str, Row] = {}
+    for name, cls in attacks().items():
+        for row in rows(settings_of(cls), "attack."):
+            if row.key != "attack.strength" and cls.__module__.startswith("thistle."):
+                found.setdefault(row.key, replace(row, meaning=f"{name}: {row.meaning[:1].lower()}{row.meaning[1:]}"))
+    return list(found.values())
 
 
 def common_rows() -> list[Row]:

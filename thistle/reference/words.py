@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 LARGEST = 2**63
 """Of Flower's whole numbers: a bound that nobody needs to be told."""
 NUMBERS = {int: "whole number", float: "number"}
-OTHERS = {bool: "boolean", str: "text"}
+OTHERS = {type(None): "nothing", bool: "boolean", str: "text"}
 
 
 def in_words(annotation: Any) -> str:

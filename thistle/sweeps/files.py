@@ -30,16 +30,18 @@ from pathlib import Path
 from typing import Any
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import KEYS, flatten_tables, is_key, read_file, unknown_key
+from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
 from thistle.prepare import (
     PRESETS,
     Overrides,
     about,
+    changed,
     code_folders,
     find_experiment,
     find_file,
+    known_key,
     plain_name,
     preset_names,
     read_overrides,
@@ -82,8 +84,6 @@ class Sweep:
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
-        from thistle.strategies.build import changed
-
         made: dict[str, Cell] = {}
         there = folders(home)
         for point in self._points():
@@ -224,7 +224,7 @@ def _table(value: Any, name: str, where: str) -> dict[str, Any]:
 
 
 def _check_key(key: str, table: str, where: str) -> None:
-    if not is_key(key):
+    if not known_key(key):
         raise UserError(f"{where}: [{table}] {unknown_key(key)}")
     if key == "seed":
         raise UserError(f"{where}: [{table}] seed: write seeds = [0, 1, 2] at the top instead")

@@ -1,0 +1,175 @@
+"""The poisoning attacks by name. Each registers itself where it is written: one file, and nothing to edit elsewhere.
+
+@attack("sign-flip", "Damaskinos et al. 2018", knows="own data")
+class SignFlip(OnUpdate):
+    \"\"\"−ν u.\"\"\"
+
+    strength: NonNegative = setting("ν", default=5.0)
+
+    def __call__(self, own, generator):
+        return -self.strength * own
+
+What an attack may be is in thistle.attacks.poisoning.parts. Nothing here imports torch before somebody asks for an
+attack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
+
+from thistle.experiments.choices import (
+    DECLARED,
+    Choices,
+    Registered,
+    about,
+    checked,
+    setting,
+    settings_of,
+    values_of,
+)
+from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import is_own
+from thistle.experiments.settings import AboveZero, Attack, Natural, NonNegative, Value
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from thistle.attacks.poisoning.parts import Facts, Poison
+
+__all__ = ["ATTACKS", "PoisoningAttack", "about", "attack", "attacks", "chosen", "find", "setting", "settings_of"]
+
+T = TypeVar("T")
+KEY, STRENGTH = "attack.kind", "strength"
+Knowledge = Literal["nothing", "own data", "colluders", "honest clients"]
+KNOWLEDGE: tuple[Knowledge, ...] = ("nothing", "own data", "colluders", "honest clients")
+"""From the least to the most: the order of lists."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attacker:
+    """One of those who attack."""
+
+    client: int
+    seed: int
+    number: int | None
+    """0, 1, … in the seed's order; None: a real node, which does not know of others."""
+    count: int
+    """How many there are."""
+
+
+class PoisoningAttack(Registered):
+    """An attack with its settings. `strength`, where it has that, is the main one: `attack.strength`."""
+
+    knows: ClassVar[Knowledge] = "own data"
+    needs_classes: ClassVar[bool] = False
+    """Whether its formula uses the number of classes."""
+    has_parts: ClassVar[bool] = False
+    """Whether every attacker has a part of its own (`part`)."""
+
+    def poison(self, facts: Facts) -> Poison:
+        """What a client does that carries it out."""
+        raise NotImplementedError
+
+    def part(self, attack: Attack, who: Attacker) -> Attack:
+        """What this attacker does of the attack; most attacks are the same for all."""
+        return attack
+
+    def check(self, classes: int | None) -> None:
+        """Refuse settings that do not fit together, or a task with so many classes (None: not known yet)."""
+
+    def measure(self, model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> dict[str, float]:
+        """What else evaluations of the global model should report, on the test set."""
+        return {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, dataclasses.field))
+def attack(name: str, paper: str = "", *, knows: Knowledge) -> Callable[[type[T]], type[T]]:
+    """Register a class under this name. It becomes a frozen dataclass; its docstring's first line describes it."""
+
+    def enter(cls: type[T]) -> type[T]:
+        made: Any = dataclasses.dataclass(kw_only=True, frozen=True)(cls)
+        made.knows = knows
+        ATTACKS.enter(made, name, paper)
+        return made
+
+    return enter
+
+
+def _rank(cls: type[PoisoningAttack]) -> tuple[bool, int, str]:
+    return cls.name != "none", KNOWLEDGE.index(cls.knows), cls.name
+
+
+ATTACKS: Choices[PoisoningAttack] = Choices("attack", "attacks", KEY, "thistle.attacks.poisoning", _rank)
+attacks = ATTACKS.all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(PoisoningAttack):
+    """Your own."""
+
+    knows = "colluders"
+    strength: NonNegative = setting("what your function makes of it", default=1.0)
+    boost: AboveZero = setting("what your function makes of it", default=5.0)
+    target: Natural = setting("what your function makes of it", default=0)
+
+
+def find(kind: str, key: str = KEY) -> type[PoisoningAttack]:
+    """The attack of this name, or that of every module:factory; or an error that offers the nearest."""
+    return Own if is_own(kind) else ATTACKS.choose(kind, key)
+
+
+def chosen(attack: Attack) -> PoisoningAttack:
+    """The attack that these settings name, with its own settings; raises UserError for one that it cannot have."""
+    cls = find(attack.kind)
+    options = _without_foreign_defaults(cls, attack.options)
+    ATTACKS.refuse_unknown(cls, attack.kind, options)
+    if attack.strength != "default" and attack.kind != "none":
+        _check_strength(cls, attack.kind, attack.strength)
+        options[STRENGTH] = attack.strength
+    return cls(**values_of(checked(cls, options, ATTACKS.prefix)))
+
+
+def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
+    """The keys that these changes drop: another attack does without the old one's settings that it does not have."""
+    return ATTACKS.left_behind(keys, changes, lambda kind, _: find(kind))
+
+
+def _without_foreign_defaults(cls: type[PoisoningAttack], options: Mapping[str, Value]) -> dict[str, Value]:
+    """Run folders of older versions name settings of other attacks, all at their defaults: those mean nothing."""
+    known = settings_of(cls).model_fields
+    return {name: value for name, value in options.items() if name in known or not _is_default(name, value)}
+
+
+def _is_default(option: str, value: Value) -> bool:
+    return any(settings_of(cls).model_fields[option].default == value for cls in ATTACKS.owners(option))
+
+
+def _check_strength(cls: type[PoisoningAttack], kind: str, strength: float) -> None:
+    if STRENGTH not in settings_of(cls).model_fields:
+        raise UserError(f'attack.strength = {strength:g}: {kind} has none; leave it "default"')
+    if strength > most(cls):
+        raise UserError(
+            f"attack.strength = {strength:g}: for {kind} it is the {strength_of(cls)}, at most {most(cls):g}"
+        )
+
+
+def strength_of(cls: type[PoisoningAttack]) -> str:
+    """What `attack.strength` means; empty: the attack has none."""
+    field = settings_of(cls).model_fields.get(STRENGTH)
+    return (field.description or "") if field else ""
+
+
+def most(cls: type[PoisoningAttack]) -> float:
+    """The largest strength that its type allows."""
+    bounds = settings_of(cls).model_fields[STRENGTH].metadata
+    return min((bound.le for bound in bounds if hasattr(bound, "le")), default=float("inf"))
+
+
+def declared(cls: type[PoisoningAttack]) -> tuple[float | str, ...]:
+    """The strengths at which docs/results.md measures it."""
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name == STRENGTH:
+            return tuple(field.metadata[DECLARED]) or ("default",)
+    return ("default",)
