@@ -15,6 +15,7 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
@@ -26,6 +27,7 @@ from thistle.experiments.experiment import Experiment, explain
 from thistle.experiments.settings import Section, Value, dashed
 
 T = TypeVar("T")
+ROOM = "thistle.strategies"
 ABOUT = "about"
 """In a dataclass field's metadata: what the setting means."""
 REGISTERED: dict[str, type[Named]] = {}
@@ -112,9 +114,24 @@ def _rank(name: str) -> tuple[bool, int, str]:
 
 @cache
 def _import_all() -> None:
-    room = importlib.import_module("thistle.strategies")
+    room = importlib.import_module(ROOM)
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
+
+
+def by_class_name() -> dict[str, type[Named]]:
+    """Our own strategies, Flower's left out, as thistle.strategies exports them: by their classes' names and aliases."""
+    ours = {
+        cls
+        for name, cls in strategies().items()
+        if cls.__module__.startswith(f"{ROOM}.") and not name.startswith("flwr-")
+    }
+    modules = [vars(sys.modules[cls.__module__]) for cls in ours]
+    return {key: value for names in modules for key, value in names.items() if _is_one_of(ours, value)}
+
+
+def _is_one_of(classes: Collection[type], value: object) -> bool:
+    return isinstance(value, type) and value in classes
 
 
 def about(cls: type[Named]) -> str:
