@@ -121,11 +121,11 @@ def _import_all() -> None:
 
 def by_class_name() -> dict[str, type[Named]]:
     """Our own strategies, Flower's left out, as thistle.strategies exports them: by their classes' names and aliases."""
-    ours = {
+    ours = [
         cls
         for name, cls in strategies().items()
         if cls.__module__.startswith(f"{ROOM}.") and not name.startswith("flwr-")
-    }
+    ]
     modules = [vars(sys.modules[cls.__module__]) for cls in ours]
     return {key: value for names in modules for key, value in names.items() if _is_one_of(ours, value)}
 
