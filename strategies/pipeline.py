@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,6 +39,7 @@ from thistle.strategies.steps.mixing import understand_mixing
 
 ROUNDS = "rounds-done"
 """In a pipeline's state, beside its memory."""
+NOT_FINITE = "its update is not finite"
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -92,7 +93,7 @@ class Pipeline(Options, FedAvg):
         """The model's arrays; known from the first round on, unless it is given earlier (`bind`)."""
         self.rounds_done = 0
         """In all: a model that is trained on by another `start` goes on where the last one ended."""
-        self._rounds_before = 0
+        self._started, self._rounds_before = False, 0
         self._connected = 0
         self._server: ServerData | None = None
         self._server_round: ServerRound | None = None
@@ -147,11 +148,12 @@ class Pipeline(Options, FedAvg):
         After `load_state_dict`, and in a second `start`, rounds are counted on from the last one that was done: what
         is random depends on their number, and clients are told it.
         """
-        self._rounds_before = self.rounds_done
+        self._refuse(self.check_settings)
+        self._started, self._rounds_before = True, self.rounds_done
         try:
             result = super().start(grid, initial_arrays, *args, **more)
         finally:
-            self._rounds_before = 0
+            self._started, self._rounds_before = False, 0
         result.arrays = result.arrays or initial_arrays
         return result
 
@@ -172,6 +174,8 @@ class Pipeline(Options, FedAvg):
         self._sent = to_state(arrays)
         self._server_round = ServerRound(self._server, server_round, self._sent) if self._server else None
         chosen = self._sample(server_round, grid)
+        if self._started:
+            self._refuse(self.check_count, len(chosen))
         contents = self._contents(arrays, config, chosen)
         return [
             Message(content, dst_node_id=client, message_type="train")
@@ -192,6 +196,13 @@ class Pipeline(Options, FedAvg):
         if self.model is not None:
             check_shapes(self.model, layout)
         return layout
+
+    def _refuse(self, check: Callable[..., None], *about: Any) -> None:
+        """Let a check of the settings speak of them as arguments."""
+        try:
+            check(*about)
+        except UserError as error:
+            raise UserError(f"{type(self).__name__}: {str(error).removeprefix('strategy.')}") from None
 
     def _require_server_data(self) -> None:
         asking = self.server_data_for()
@@ -255,21 +266,46 @@ class Pipeline(Options, FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As Flower calls it, with messages. Metrics are Flower's average over the accepted, and the steps' own."""
         valid, _ = self._check_and_log_replies(replies, is_train=True)
-        if not valid:
-            return None, None
-        server_round += self._rounds_before
-        assert self.layout is not None
         answered = sorted(valid, key=lambda reply: reply.metadata.src_node_id)
-        answers = [self._answer(reply) for reply in answered]
-        updates = np.empty((len(answers), self.layout.size), np.float32)
-        since = self.layout.vector(self._sent).numpy()
-        for row, answer in zip(updates, answers, strict=True):
-            self.layout.write_change(answer.arrays, since, row)
-        record, said = self.next_model(server_round, answers, updates)
+        answers, updates, rejected = self._read(answered)
+        if not answers or not self._are_enough(len(answers)):
+            return None, None
+        record, said = self.next_model(server_round + self._rounds_before, answers, updates)
+        self.verdicts |= {client: Verdict(client, "rejected", reason=NOT_FINITE) for client in rejected}
         accepted = [reply.content for reply in answered if self._is_accepted(reply.metadata.src_node_id)]
         assert self.train_metrics_aggr_fn is not None
         average = self.train_metrics_aggr_fn(accepted or [reply.content for reply in answered], self.weighted_by_key)
         return record, MetricRecord({**average, **said})
+
+    def _read(self, replies: Sequence[Message]) -> tuple[list[Answer], np.ndarray, list[int]]:
+        """The replies, their updates as rows, and the nodes whose update is not finite: those are left out.
+
+        That is the least that no rule can do without; `Guarded` checks much more.
+        """
+        if not replies:
+            return [], np.empty((0, 0), np.float32), []
+        assert self.layout is not None
+        answers = [self._answer(reply) for reply in replies]
+        updates = np.empty((len(answers), self.layout.size), np.float32)
+        since = self.layout.vector(self._sent).numpy()
+        lengths = [self.layout.write_change(a.arrays, since, row) for a, row in zip(answers, updates, strict=True)]
+        finite = np.isfinite(lengths)
+        if finite.all():
+            return answers, updates, []
+        rejected = [answer.client for answer, fine in zip(answers, finite, strict=True) if not fine]
+        for node in rejected:
+            log(WARNING, "Node %d rejected: %s", node, NOT_FINITE)
+        self.penalise(rejected)
+        return [a for a, fine in zip(answers, finite, strict=True) if fine], updates[finite], rejected
+
+    def _are_enough(self, replies: int) -> bool:
+        """Whether the rule can work with so many: nodes may fail, and then the model stays for a round."""
+        try:
+            self.check_count(replies)
+        except UserError as error:
+            log(WARNING, "The model stays: %s", str(error).removeprefix("strategy."))
+            return False
+        return True
 
     def _is_accepted(self, client: int) -> bool:
         return self.verdicts[client].verdict == "accepted"

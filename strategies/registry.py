@@ -120,7 +120,7 @@ def _import_all() -> None:
 
 
 def by_class_name() -> dict[str, type[Named]]:
-    """Our own strategies, Flower's left out, as thistle.strategies exports them: by their classes' names and aliases."""
+    """What thistle.strategies exports: our own strategies (not Flower's) by their classes' names and aliases."""
     ours = [
         cls
         for name, cls in strategies().items()

@@ -53,6 +53,15 @@ class ServerData:
         own = [name for name, _ in _in_order(self.network, self.layout)]
         return {entry.name: name for entry, name in zip(self.layout.entries, own, strict=True)}
 
+    def fitting_batch_size(self) -> int:
+        """The batch size, or the next one that leaves no single example over, which batch norm cannot learn from."""
+        size, count = self.batch_size, len(self.labels)
+        if not any(isinstance(module, nn.BatchNorm1d) for module in self.network.modules()):
+            return size
+        if count == 1:
+            raise UserError("server_data: batch norm needs at least two examples")
+        return next(fit for fit in range(max(size, 2), max(size, count) + 2) if count % fit != 1)
+
     def train_loss(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """The mean over a batch."""
         return self.loss(predict(network, inputs), labels)
@@ -133,7 +142,7 @@ class ServerRound:
         """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
         data = self.data
         self._load(start)
-        recipe = Recipe(data.epochs, data.batch_size, rate, weight_decay=data.weight_decay)
+        recipe = Recipe(data.epochs, data.fitting_batch_size(), rate, weight_decay=data.weight_decay)
         generator = torch_rng(data.seed, "server-batches", self.number)
         with torch.random.fork_rng():  # the app around us keeps its own random numbers
             seed_torch(seed_for(data.seed, "server-dropout", self.number))

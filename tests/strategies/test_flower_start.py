@@ -360,7 +360,7 @@ class Wrong(Pipeline):
             lambda: RoFSL(model=plain(), server_data=(torch.zeros(3, 64), torch.zeros(2))),
             "server_data: 3 inputs and 2 labels; should be as many, and some",
         ),
-        (lambda: Wrong(), "Wrong: its rule should return a tensor of 650 values, or an Aggregate, not median"),
+        (Wrong, "Wrong: its rule should return a tensor of 650 values, or an Aggregate, not median"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(make: Make, message: str) -> None:
@@ -373,7 +373,7 @@ def test_a_mistake_is_named_in_one_line(make: Make, message: str) -> None:
 def test_the_learning_rate_is_asked_for_where_it_is_needed(make: Make) -> None:
     needed = {"model": plain(), "server_data": server_digits()}
     name = make.__name__
-    with pytest.raises(UserError, match=rf'^{name} needs the clients\' learning rate: {name}\(lr=…\), or train_config'):
+    with pytest.raises(UserError, match=rf"^{name} needs the clients\' learning rate: {name}\(lr=…\), or train_config"):
         make(**needed).start(MemoryGrid(make_app(), 4), initial(), num_rounds=1)
     for made, config in ((make(**needed, lr=0.2), None), (make(**needed), lr())):
         made.start(MemoryGrid(make_app(), 4), initial(), num_rounds=1, train_config=config)
@@ -387,3 +387,71 @@ def test_a_reply_of_another_shape_is_named() -> None:
     grid = MemoryGrid(make_app(train_reply=broken), 2)
     with pytest.raises(ValueError, match=r"node \d+: its array weight has the shape \(1,\), not \(10, 64\)"):
         FedAvg().start(grid, initial(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Krum(malicious=3), "Krum: malicious = 3: krum needs at least 9 updates per round, but gets 4"),
+        (lambda: CenteredClipping(tau=0.0), "CenteredClipping: tau = 0.0: centered clipping needs a radius above 0"),
+        (lambda: DSVD(pre="nnm"), "DSVD: pre = nnm: dsvd looks at each client's own update; use none"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anybody_trains(make: Make, message: str) -> None:
+    grid = MemoryGrid(make_app(), 4)
+    with pytest.raises(UserError) as caught:
+        make().start(grid, initial(), num_rounds=1)
+    assert str(caught.value) == message and not grid.requests
+
+
+def test_where_too_few_reply_the_model_stays() -> None:
+    def raises(content: RecordDict) -> RecordDict:
+        raise RuntimeError("out of memory")
+
+    grid = MemoryGrid(lambda index: make_app(train_reply=raises) if index < 4 else make_app(), NODES)
+    result = Krum(fraction_evaluate=0.0).start(grid, initial(), num_rounds=2)
+    assert sha256(to_state(result.arrays)) == sha256(to_state(initial()))
+    assert len(grid.requests) == 2 * NODES
+
+
+@pytest.mark.parametrize("make", [RoFSL, DSVD, Krum, FedAvg], ids=lambda cls: cls.__name__)
+def test_a_reply_that_is_not_finite_is_left_out(make: Make) -> None:
+    def ruined(content: RecordDict) -> RecordDict:
+        state = content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        content["arrays"] = ArrayRecord({**state, "0.weight": torch.full_like(state["0.weight"], torch.nan)})
+        return content
+
+    grid = MemoryGrid(lambda i: make_app(with_batch_norm, train_reply=ruined if i == 2 else lambda c: c), NODES)
+    made = make(model=with_batch_norm(), server_data=server_digits())
+    result = made.start(grid, initial(with_batch_norm), num_rounds=6, train_config=lr())
+    assert accuracy(result.arrays, with_batch_norm) > 0.75
+    rejected = {node: verdict.reason for node, verdict in made.verdicts.items() if verdict.verdict == "rejected"}
+    assert rejected == {grid.ids[2]: "its update is not finite"}
+
+
+@pytest.mark.parametrize("batch", [59, 1, 180])
+def test_batch_norm_never_sees_a_single_example_of_the_servers(batch: int) -> None:
+    made = RoFSL(model=with_batch_norm(), server_data=server_digits(), server_batch_size=batch)
+    grid = MemoryGrid(make_app(with_batch_norm), NODES)
+    result = made.start(grid, initial(with_batch_norm), num_rounds=6, train_config=lr())
+    assert accuracy(result.arrays, with_batch_norm) > 0.75
+    one = RoFSL(model=with_batch_norm(), server_data=tuple(part[:1] for part in server_digits()))
+    with pytest.raises(UserError, match="server_data: batch norm needs at least two examples"):
+        one.start(grid, initial(with_batch_norm), num_rounds=1, train_config=lr())
+
+
+@pytest.mark.parametrize("make", [RoFSL, Krum, FoolsGold], ids=lambda cls: cls.__name__)
+def test_guarded_with_batch_norm(make: Make) -> None:
+    """The guard leaves buffers to a strategy of ours, and its state can be saved through it."""
+    data = {"model": with_batch_norm(), "server_data": server_digits()}
+    whole = Guarded(make(**data))
+    result = whole.start(
+        MemoryGrid(make_app(with_batch_norm), NODES), initial(with_batch_norm), num_rounds=6, train_config=lr()
+    )
+    assert accuracy(result.arrays, with_batch_norm) > 0.7
+    plain_one = make(**data)
+    alone = plain_one.start(
+        MemoryGrid(make_app(with_batch_norm), NODES), initial(with_batch_norm), num_rounds=6, train_config=lr()
+    )
+    assert sha256(to_state(result.arrays)) == sha256(to_state(alone.arrays)), "honest replies pass as they are"
+    assert whole.state_dict().keys() == plain_one.state_dict().keys() != set()
