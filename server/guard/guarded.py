@@ -21,7 +21,7 @@ from torch import nn
 from thistle.experiments.errors import UserError
 from thistle.protocol.answer import Answer
 from thistle.protocol.cohort import Record
-from thistle.protocol.layout import Layout, as_array, to_array
+from thistle.protocol.layout import FORTRAN, Layout, as_array, to_array
 from thistle.protocol.records import ARRAYS
 from thistle.protocol.text import printable
 from thistle.protocol.verdict import Kind
@@ -324,7 +324,7 @@ def _in_c_order(record: ArrayRecord) -> ArrayRecord:
     """The record as the guard reads it: what np.save wrote in Fortran order is turned."""
     turned = ArrayRecord()
     for name, array in record.items():
-        turned[name] = to_array(array.numpy()) if b"'fortran_order': True" in array.data[:128] else array
+        turned[name] = to_array(array.numpy()) if FORTRAN in array.data[:128] else array
     return turned
 
 
