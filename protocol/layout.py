@@ -24,6 +24,8 @@ NUMPY = "numpy.ndarray"
 """How Flower calls an array that np.save has written."""
 NPY = b"\x93NUMPY\x01\x00"
 """How those bytes begin."""
+FORTRAN = b"'fortran_order': True"
+"""In their header: the values are in the other order."""
 BLOCK = 1 << 15
 """Values that are worked on together."""
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -202,6 +204,8 @@ def view(array: Array) -> np.ndarray:
     if array.stype != NUMPY or data[:8] != NPY:
         return array.numpy()
     start = 10 + int.from_bytes(data[8:10], "little")  # format 1.0: magic, version, length of the header, header
+    if FORTRAN in data[10:start]:  # the transposed weights of other people's models
+        return array.numpy()
     return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape)
 
 

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 import torch
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import AboveZero, Fraction
 from thistle.strategies import aggregators
 from thistle.strategies.options import Rank
@@ -69,9 +68,9 @@ class DSVD(Weighted, Pipeline):
             SimilarityWeighting(alpha, self.scale == "relative", temperature),
         ]
 
-    def check(self, experiment: Experiment) -> None:
+    def check_settings(self) -> None:
         """Weights that are unusual, but allowed, are pointed out."""
-        super().check(experiment)
+        super().check_settings()
         alpha = parse_similarity_weights(self.similarity_weights, self.scale)
         if alpha and abs(sum(alpha) - 1) > 1e-6:
             text = self.similarity_weights

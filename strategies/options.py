@@ -163,34 +163,40 @@ class Options(Named):
         return "strategy.batch-norm = server" if self.batch_norm == "server" else ""
 
     def check(self, experiment: Experiment) -> None:
-        """Refuse what cannot work together."""
+        """Refuse what cannot work together, and not in this experiment."""
         super().check(experiment)
-        n, f = self._rows(experiment.client.per_round), self.malicious
-        if self.pre != "none" and not self.mixable:
-            raise UserError(f"strategy.pre = {self.pre}: {self.name} looks at each client's own update; use none")
-        if n < self.least_updates():
+        self.check_settings()
+        self.check_count(experiment.client.per_round)
+        if self.control_variates and experiment.client.momentum:
             raise UserError(
-                f"strategy.malicious = {f}: {self.name} needs at least {self.least_updates()} updates per round, "
-                f"but gets {n}"
+                f"client.momentum = {experiment.client.momentum:g}: SCAFFOLD's control variates are defined for plain "
+                "SGD; use 0.0"
             )
+
+    def check_count(self, replies: int) -> None:
+        """Refuse fewer replies per round than the rule needs."""
+        n, f, name = self._rows(replies), self.malicious, self.name or type(self).__name__
+        if n < self.least_updates():
+            least = self.least_updates()
+            raise UserError(f"strategy.malicious = {f}: {name} needs at least {least} updates per round, but gets {n}")
         if self.pre == "nnm" and 2 * f >= n:
             raise UserError(
                 f"strategy.malicious = {f}: nearest-neighbour mixing needs more than {2 * f} updates, not {n}"
             )
+
+    def check_settings(self) -> None:
+        """Refuse what cannot work together anywhere."""
+        if self.pre != "none" and not self.mixable:
+            raise UserError(f"strategy.pre = {self.pre}: {self.name} looks at each client's own update; use none")
         if self.rank_low > self.rank_high:
             raise UserError(
                 f"strategy.rank-low = {self.rank_low:g}: should not be above strategy.rank-high = {self.rank_high:g}"
             )
         if self.control_variates:
-            self._check_control_variates(experiment)
+            self._check_control_variates()
 
-    def _check_control_variates(self, experiment: Experiment) -> None:
+    def _check_control_variates(self) -> None:
         """What SCAFFOLD's formulas take for granted."""
-        if experiment.client.momentum:
-            raise UserError(
-                f"client.momentum = {experiment.client.momentum:g}: SCAFFOLD's control variates are defined for plain "
-                "SGD; use 0.0"
-            )
         as_trained = "SCAFFOLD's control variates need the updates as they were trained"
         if self.filter == "zeno":
             raise UserError(f"strategy.filter = zeno: {as_trained}; use strategy.control-variates = false")

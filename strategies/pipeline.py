@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -32,12 +32,15 @@ from thistle.strategies.registry import setting
 from thistle.strategies.rounds import Progress, Round, Step, arrange
 from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.control_variates import control_records
-from thistle.strategies.steps.learning import Loss, ServerData, ServerRound
+from thistle.strategies.steps.learning import Loss, ServerData, ServerRound, check_shapes
 from thistle.strategies.steps.mixing import understand_mixing
 
 logger = logging.getLogger("flwr")
 FLOWERS = FedAvg()
 """For the defaults of Flower's own."""
+ROUNDS = "rounds-done"
+"""In a pipeline's state, beside its memory."""
+NOT_FINITE = "its update is not finite"
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -89,6 +92,10 @@ class Pipeline(Options, FedAvg):
         """What the last round's steps said of the clients whose replies they saw."""
         self.layout: Layout | None = None
         """The model's arrays; known from the first round on, unless it is given earlier (`bind`)."""
+        self.rounds_done = 0
+        """In all: a model that is trained on by another `start` goes on where the last one ended."""
+        self._started, self._rounds_before = False, 0
+        self._connected = 0
         self._server: ServerData | None = None
         self._server_round: ServerRound | None = None
         self._wants_gradient = False
@@ -97,7 +104,7 @@ class Pipeline(Options, FedAvg):
 
     def steps(self) -> Sequence[Step | None]:
         """The rule's own steps, in its paper's order; None: that one is turned off."""
-        return [Aggregation(self.name, self.rule, self.coordinatewise, self.mixes)]
+        return [Aggregation(self.name or type(self).__name__, self.rule, self.coordinatewise, self.mixes)]
 
     def rule(self, updates: Tensor, weights: Tensor) -> Aggregate | Tensor:
         """From the updates, one per row, and the clients' shares to the aggregate, or just its vector."""
@@ -136,6 +143,21 @@ class Pipeline(Options, FedAvg):
             loss=self.loss,
         )
 
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **more: Any) -> Result:
+        """As Flower's; where no round gave a model, the result holds the initial one.
+
+        After `load_state_dict`, and in a second `start`, rounds are counted on from the last one that was done: what
+        is random depends on their number, and clients are told it.
+        """
+        self._refuse(self.check_settings)
+        self._started, self._rounds_before = True, self.rounds_done
+        try:
+            result = super().start(grid, initial_arrays, *args, **more)
+        finally:
+            self._started, self._rounds_before = False, 0
+        result.arrays = result.arrays or initial_arrays
+        return result
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -143,20 +165,45 @@ class Pipeline(Options, FedAvg):
         self.verdicts = {}
         if self.fraction_train == 0.0:
             return []
+        self.rounds_done = server_round = server_round + self._rounds_before
         config[ROUND] = server_round
         config.update(self.terms())
         if self.layout is None or [entry.name for entry in self.layout.entries] != list(arrays):
-            self.bind(Layout.of_record(arrays, self.model))
+            self.bind(self._layout_of(arrays))
         self._require_server_data()
         self._lr = self._rate(config)
         self._sent = to_state(arrays)
         self._server_round = ServerRound(self._server, server_round, self._sent) if self._server else None
         chosen = self._sample(server_round, grid)
+        if self._started:
+            self._refuse(self.check_count, len(chosen))
         contents = self._contents(arrays, config, chosen)
         return [
             Message(content, dst_node_id=client, message_type="train")
             for client, content in zip(chosen, contents, strict=True)
         ]
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As FedAvg's."""
+        return super().configure_evaluate(server_round + self._rounds_before, arrays, config, grid)
+
+    def _layout_of(self, arrays: ArrayRecord) -> Layout:
+        try:
+            layout = Layout.of_record(arrays, self.model)
+        except ValueError as error:
+            raise UserError(f"{type(self).__name__}: {error}") from None
+        if self.model is not None:
+            check_shapes(self.model, layout)
+        return layout
+
+    def _refuse(self, check: Callable[..., None], *about: Any) -> None:
+        """Let a check of the settings speak of them as arguments."""
+        try:
+            check(*about)
+        except UserError as error:
+            raise UserError(f"{type(self).__name__}: {str(error).removeprefix('strategy.')}") from None
 
     def _require_server_data(self) -> None:
         asking = self.server_data_for()
@@ -189,6 +236,7 @@ class Pipeline(Options, FedAvg):
     def _sample(self, number: int, grid: Grid) -> list[int]:
         """Without replacement, by (seed, round) and reputation alone."""
         available = self._wait_for_nodes(grid)
+        self._connected = len(available)
         count = max(int(len(available) * self.fraction_train), self.min_train_nodes)
         chances = reputation.chances(self.memory, available) if self.reputation else None
         rng = numpy_rng(self.seed, "sample", number)
@@ -219,20 +267,46 @@ class Pipeline(Options, FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As Flower calls it, with messages. Metrics are Flower's average over the accepted, and the steps' own."""
         valid, _ = self._check_and_log_replies(replies, is_train=True)
-        if not valid:
-            return None, None
-        assert self.layout is not None
         answered = sorted(valid, key=lambda reply: reply.metadata.src_node_id)
-        answers = [self._answer(reply) for reply in answered]
-        updates = np.empty((len(answers), self.layout.size), np.float32)
-        since = self.layout.vector(self._sent).numpy()
-        for row, answer in zip(updates, answers, strict=True):
-            self.layout.write_change(answer.arrays, since, row)
-        record, said = self.next_model(server_round, answers, updates)
+        answers, updates, rejected = self._read(answered)
+        if not answers or not self._are_enough(len(answers)):
+            return None, None
+        record, said = self.next_model(server_round + self._rounds_before, answers, updates)
+        self.verdicts |= {client: Verdict(client, "rejected", reason=NOT_FINITE) for client in rejected}
         accepted = [reply.content for reply in answered if self._is_accepted(reply.metadata.src_node_id)]
         assert self.train_metrics_aggr_fn is not None
         average = self.train_metrics_aggr_fn(accepted or [reply.content for reply in answered], self.weighted_by_key)
         return record, MetricRecord({**average, **said})
+
+    def _read(self, replies: Sequence[Message]) -> tuple[list[Answer], np.ndarray, list[int]]:
+        """The replies, their updates as rows, and the nodes whose update is not finite: those are left out.
+
+        That is the least that no rule can do without; `Guarded` checks much more.
+        """
+        if not replies:
+            return [], np.empty((0, 0), np.float32), []
+        assert self.layout is not None
+        answers = [self._answer(reply) for reply in replies]
+        updates = np.empty((len(answers), self.layout.size), np.float32)
+        since = self.layout.vector(self._sent).numpy()
+        lengths = [self.layout.write_change(a.arrays, since, row) for a, row in zip(answers, updates, strict=True)]
+        finite = np.isfinite(lengths)
+        if finite.all():
+            return answers, updates, []
+        rejected = [answer.client for answer, fine in zip(answers, finite, strict=True) if not fine]
+        for node in rejected:
+            logger.warning("Node %d rejected: %s", node, NOT_FINITE)
+        self.penalise(rejected)
+        return [a for a, fine in zip(answers, finite, strict=True) if fine], updates[finite], rejected
+
+    def _are_enough(self, replies: int) -> bool:
+        """Whether the rule can work with so many: nodes may fail, and then the model stays for a round."""
+        try:
+            self.check_count(replies)
+        except UserError as error:
+            logger.warning("The model stays: %s", str(error).removeprefix("strategy."))
+            return False
+        return True
 
     def _is_accepted(self, client: int) -> bool:
         return self.verdicts[client].verdict == "accepted"
@@ -240,10 +314,15 @@ class Pipeline(Options, FedAvg):
     def _answer(self, reply: Message) -> Answer:
         assert self.layout is not None
         (record,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
+        node = reply.metadata.src_node_id
         if record.keys() != {entry.name for entry in self.layout.entries}:
-            raise ValueError(f"node {reply.metadata.src_node_id}: its arrays are not those of the model that was sent")
+            raise ValueError(f"node {node}: its arrays are not those of the model that was sent")
         arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
-        return Answer(reply.metadata.src_node_id, dict(metrics), arrays)
+        for entry in self.layout.entries:
+            if arrays[entry.name].shape != entry.shape:
+                shape = arrays[entry.name].shape
+                raise ValueError(f"node {node}: its array {entry.name} has the shape {shape}, not {entry.shape}")
+        return Answer(node, dict(metrics), arrays)
 
     def next_model(self, number: int, answers: Sequence[Answer], block: np.ndarray) -> tuple[ArrayRecord, MetricRecord]:
         """x_{t+1} = x_t + what the steps make of the updates, of which the n×d block has a row for each answer."""
@@ -296,6 +375,7 @@ class Pipeline(Options, FedAvg):
             examples=examples,
             class_counts=torch.tensor([numbers[COUNTS] for numbers in metrics]) if asked else None,
             layout=self.layout,
+            connected=self._connected,
         )
 
     # ---- between rounds -------------------------------------------------------------------------------------------
@@ -304,8 +384,8 @@ class Pipeline(Options, FedAvg):
         """Verdicts for the record; notes, ranks and reputation for the next rounds."""
         self.verdicts = _verdicts(round, progress)
         self.memory |= progress.notes
-        if self.ranks and self.ranks.step:
-            gains = np.array([_gain(answer) for answer in answers])
+        gains = np.array([_gain(answer) for answer in answers])
+        if self.ranks and self.ranks.step and not np.isnan(gains).all():  # other people's clients may never say
             self.memory |= self.ranks.after(self.memory, round.ids, gains)
         if self.reputation:
             accepted = [c for c, verdict in self.verdicts.items() if verdict.verdict == "accepted"]
@@ -319,11 +399,12 @@ class Pipeline(Options, FedAvg):
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """All that the next rounds depend on, besides the model and the settings."""
-        return dict(self.memory)
+        return {**self.memory, **({ROUNDS: np.array(self.rounds_done)} if self.rounds_done else {})}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Put back what `state_dict` gave."""
-        self.memory = dict(state)
+        self.memory = {name: values for name, values in state.items() if name != ROUNDS}
+        self.rounds_done = int(state.get(ROUNDS, 0))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

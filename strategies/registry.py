@@ -12,7 +12,8 @@ class TrimmedMean(Pipeline):
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from thistle.experiments.choices import Choices, Registered, about, setting, settings_of
@@ -23,6 +24,7 @@ from thistle.experiments.settings import Value
 __all__ = ["STRATEGIES", "Named", "about", "find", "setting", "settings_of", "strategies", "strategy"]
 
 T = TypeVar("T")
+ROOM = "thistle.strategies"
 FIRST = ("fedavg", "rofsl", "dsvd", "calfat")
 """The order of lists: the flagships, then ours, then Flower's."""
 
@@ -88,5 +90,20 @@ def _rank(cls: type[Named]) -> tuple[bool, int, str]:
     return name.startswith("flwr-"), FIRST.index(name) if name in FIRST else len(FIRST), name
 
 
-STRATEGIES: Choices[Named] = Choices("strategy", "strategies", "strategy.name", "thistle.strategies", _rank)
+STRATEGIES: Choices[Named] = Choices("strategy", "strategies", "strategy.name", ROOM, _rank)
 strategies, find = STRATEGIES.all, STRATEGIES.choose
+
+
+def by_class_name() -> dict[str, type[Named]]:
+    """What thistle.strategies exports: our own strategies (not Flower's) by their classes' names and aliases."""
+    ours = [
+        cls
+        for name, cls in strategies().items()
+        if cls.__module__.startswith(f"{ROOM}.") and not name.startswith("flwr-")
+    ]
+    modules = [vars(sys.modules[cls.__module__]) for cls in ours]
+    return {key: value for names in modules for key, value in names.items() if _is_one_of(ours, value)}
+
+
+def _is_one_of(classes: Collection[type], value: object) -> bool:
+    return isinstance(value, type) and value in classes

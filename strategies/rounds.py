@@ -50,6 +50,8 @@ class Round:
     """n×C: how many of them are of which class, where clients were asked."""
     layout: Layout | None = None
     """Where the model's arrays are in the flat vector."""
+    connected: int = 0
+    """Clients that were there when this round's were sampled."""
 
     @cached_property
     def matrices(self) -> tuple[Matrix, ...]:

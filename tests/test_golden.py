@@ -35,7 +35,11 @@ DEPLOYED = "a deployed federation"
 """tests/deploy/test_local.py carries it out on real nodes."""
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
-    **{name: {"strategy.name": name, "client.per-round": 8, **SIGNS} for name in strategies()},
+    **{
+        name: {"strategy.name": name, "client.per-round": 8, **SIGNS}
+        for name, cls in strategies().items()
+        if cls.__module__.startswith("thistle.")
+    },
     **{f"rofsl/{kind}": {"strategy.name": "rofsl", "attack.kind": kind, "attack.fraction": 0.3} for kind in KINDS},
     "rofsl/adaptive": {"strategy.name": "rofsl", "attack.kind": "adaptive", "attack.fraction": 0.3},
     "rofsl/mix": {"strategy.name": "rofsl", "attack.kind": "mix", "attack.fraction": 0.5},

@@ -21,7 +21,7 @@ from torch import nn
 from thistle.experiments.errors import UserError
 from thistle.protocol.answer import Answer
 from thistle.protocol.cohort import Record
-from thistle.protocol.layout import Layout, as_array, to_array
+from thistle.protocol.layout import FORTRAN, Layout, as_array, to_array
 from thistle.protocol.records import ARRAYS
 from thistle.protocol.text import printable
 from thistle.protocol.verdict import Kind
@@ -32,6 +32,7 @@ from thistle.server.guard.inspection import Guard, Terms
 from thistle.server.guard.payload import read_model
 from thistle.server.transport.reply import Reply
 from thistle.strategies.flower import WithoutBuffers
+from thistle.strategies.pipeline import Pipeline
 
 MOST_LINES = 20
 """Warnings per round and phase; one more line says how many were left out."""
@@ -104,6 +105,8 @@ class Guarded(Strategy):
         if max_examples is not None and max_examples < 1:
             raise UserError(f"Guarded: max_examples = {max_examples}: should be 1 or more")
         self.inner, self.model = strategy, model
+        if model is None and isinstance(strategy, Pipeline):
+            self.model = strategy.model
         self._cap = MOST_EXAMPLES if max_examples is None else max_examples
         self._key = arrayrecord_key or _key(strategy, "arrayrecord_key") or ARRAYS
         self._weight = weighted_by_key or _key(strategy, "weighted_by_key")
@@ -141,9 +144,13 @@ class Guarded(Strategy):
     ) -> Iterable[Message]:
         """The wrapped strategy's requests; remembers whom it asked, with what."""
         self._sent, self._layout = arrays, Layout.of_record(arrays, self.model)
-        if self._layout.buffers and not hasattr(self.inner, "strategy"):  # Flower's privacy adds noise to all of it
+        if self._layout.buffers and not self._sees_buffers():
             self._worker = WithoutBuffers(self.inner, self._layout, self._key)
         return self._note("train", server_round, self._worker.configure_train(server_round, arrays, config, grid))
+
+    def _sees_buffers(self) -> bool:
+        """Ours combine them as the guard would; Flower's privacy adds noise to all of a model."""
+        return isinstance(self.inner, Pipeline) or hasattr(self.inner, "strategy")
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -317,7 +324,7 @@ def _in_c_order(record: ArrayRecord) -> ArrayRecord:
     """The record as the guard reads it: what np.save wrote in Fortran order is turned."""
     turned = ArrayRecord()
     for name, array in record.items():
-        turned[name] = to_array(array.numpy()) if b"'fortran_order': True" in array.data[:128] else array
+        turned[name] = to_array(array.numpy()) if FORTRAN in array.data[:128] else array
     return turned
 
 

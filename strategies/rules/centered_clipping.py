@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import NonNegative
 from thistle.strategies import aggregators
 from thistle.strategies.pipeline import Pipeline
@@ -27,9 +26,9 @@ class CenteredClipping(Pipeline):
         """The one step clips and sums."""
         return [ClipAroundLast(self.tau)]
 
-    def check(self, experiment: Experiment) -> None:
+    def check_settings(self) -> None:
         """Without a radius nothing would move."""
-        super().check(experiment)
+        super().check_settings()
         if not self.tau:
             raise UserError("strategy.tau = 0.0: centered clipping needs a radius above 0")
 

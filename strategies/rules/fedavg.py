@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value
 from thistle.protocol.training import REPORT_CLASSES
 from thistle.strategies.aggregators import Aggregate, mean
@@ -49,8 +48,8 @@ class FedAvg(Weighted, Pipeline):
         """Zeno gives all updates one length."""
         return self.filter != "zeno"
 
-    def check(self, experiment: Experiment) -> None:
+    def check_settings(self) -> None:
         """Mixed rows have no class counts."""
-        super().check(experiment)
+        super().check_settings()
         if self.class_aware and self.pre != "none":
             raise UserError(f"strategy.pre = {self.pre}: strategy.class-aware needs each client's own update; use none")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import NonNegative
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
@@ -22,8 +21,8 @@ class ServerAlone(Pipeline):
         """Nothing but learning."""
         return [ServerLearning(self.gamma, self.tau)]
 
-    def check(self, experiment: Experiment) -> None:
+    def check_settings(self) -> None:
         """Without a rate nothing would happen at all."""
-        super().check(experiment)
+        super().check_settings()
         if not self.gamma:
             raise UserError("strategy.gamma = 0.0: server-alone would never learn anything; use a rate above 0")

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from thistle.strategies.aggregators import Aggregate
+from thistle.experiments.errors import UserError
+from thistle.strategies.aggregators import Aggregate, NumpyAggregate
 from thistle.strategies.rounds import Progress, Round
 
 Rule = Callable[..., Aggregate | Tensor]
@@ -41,21 +43,28 @@ class Aggregation:
 
     def _apply(self, round: Round, progress: Progress) -> Aggregate:
         updates, mixing = kept_updates(progress), progress.mixing
-        prior = round.prior[progress.kept]
+        prior, size = round.prior[progress.kept], updates.shape[1]
         if mixing is None:
-            return _whole(self.rule(updates, prior), len(prior))
+            return _whole(self.name, self.rule(updates, prior), len(prior), size)
         if self.mixes:
-            return _whole(self.rule(updates, None, mixing=mixing), len(prior))
+            return _whole(self.name, self.rule(updates, None, mixing=mixing), len(prior), size)
         count = len(mixing)
         uniform = torch.full((count,), 1 / count, dtype=torch.float64)
-        found = _whole(self.rule(mixing.to(updates.dtype) @ updates, uniform), count)
+        found = _whole(self.name, self.rule(mixing.to(updates.dtype) @ updates, uniform), count, size)
         return Aggregate(found.vector, mixing.T @ found.weights)
 
 
-def _whole(found: Aggregate | Tensor, rows: int) -> Aggregate:
+def _whole(name: str, found: object, rows: int, size: int) -> Aggregate:
     """A rule that returns a vector alone says nothing of weights: all had the same."""
     if isinstance(found, Aggregate):
         return found
+    if isinstance(found, NumpyAggregate):
+        return Aggregate(torch.from_numpy(found.vector), torch.from_numpy(found.weights))
+    if isinstance(found, np.ndarray):
+        found = torch.from_numpy(found)
+    if not isinstance(found, Tensor) or found.shape != (size,):
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"{name}: its rule should return a tensor of {size} values, or an Aggregate, not {what}")
     return Aggregate(found, torch.full((rows,), 1 / rows, dtype=torch.float64))
 
 

@@ -43,6 +43,7 @@ class ControlVariates:
     """
 
     clients: int
+    """N; 0: as many as are connected."""
     epochs: int
     batch_size: int
     stage: ClassVar[str] = "control"
@@ -59,4 +60,4 @@ class ControlVariates:
             moved = drift - c  # c_i⁺ − c_i
             notes[name] = round.memory.get(name, 0.0) + moved
             change += moved
-        return progress.note(**notes, **{CONTROL: c + change / np.float32(self.clients)})
+        return progress.note(**notes, **{CONTROL: c + change / np.float32(self.clients or round.connected)})

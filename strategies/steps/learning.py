@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -45,13 +45,22 @@ class ServerData:
     def of(cls, model: nn.Module, layout: Layout, data: Any, **how: Any) -> ServerData:
         """From what a strategy was given: a copy of the network, and tensors or a loader of them."""
         inputs, labels = _as_tensors(data)
-        return cls(deepcopy(model), layout, inputs, labels, **how)
+        device = next((parameter.device for parameter in model.parameters()), inputs.device)
+        return cls(deepcopy(model), layout, inputs.to(device), labels.to(device), **how)
 
     def names(self) -> dict[str, str]:
         """What the network calls each array of the layout; arrays without names ("0", "1", …) are taken in order."""
-        own = list(self.network.state_dict())
-        named = [entry.name for entry in self.layout.entries]
-        return dict(zip(named, named if set(named) == set(own) else own, strict=True))
+        own = [name for name, _ in _in_order(self.network, self.layout)]
+        return {entry.name: name for entry, name in zip(self.layout.entries, own, strict=True)}
+
+    def fitting_batch_size(self) -> int:
+        """The batch size, or the next one that leaves no single example over, which batch norm cannot learn from."""
+        size, count = self.batch_size, len(self.labels)
+        if not any(isinstance(module, nn.BatchNorm1d) for module in self.network.modules()):
+            return size
+        if count == 1:
+            raise UserError("server_data: batch norm needs at least two examples")
+        return next(fit for fit in range(max(size, 2), max(size, count) + 2) if count % fit != 1)
 
     def train_loss(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """The mean over a batch."""
@@ -65,9 +74,25 @@ class ServerData:
         return self.loss(outputs, labels) * len(labels)
 
 
+def check_shapes(model: nn.Module, layout: Layout) -> None:
+    """Refuse a model of other shapes than the arrays that are sent; names were compared when the layout was made."""
+    for (name, tensor), entry in zip(_in_order(model, layout), layout.entries, strict=True):
+        if tuple(tensor.shape) != entry.shape:
+            raise UserError(
+                f"model: its array {name} has the shape {tuple(tensor.shape)}, but {entry.shape} was sent: "
+                "give the network that the arrays belong to"
+            )
+
+
+def _in_order(model: nn.Module, layout: Layout) -> list[tuple[str, Tensor]]:
+    """The model's arrays in the layout's order; arrays without names ("0", "1", …) are taken in the model's."""
+    own, named = model.state_dict(), [entry.name for entry in layout.entries]
+    return [(name, own[name]) for name in named] if set(named) == set(own) else list(own.items())
+
+
 def _as_tensors(data: Any) -> tuple[Tensor, Tensor]:
     """(x, y) as they are, or all batches of a loader, one after the other."""
-    batches = [data] if _is_pair(data) else list(data)
+    batches = [data] if _is_pair(data) or not isinstance(data, Iterable) else list(data)
     if not batches or not all(_is_pair(batch) for batch in batches):
         raise UserError("server_data: should be tensors (x, y), or a DataLoader of such pairs")
     inputs, labels = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
@@ -117,7 +142,7 @@ class ServerRound:
         """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
         data = self.data
         self._load(start)
-        recipe = Recipe(data.epochs, data.batch_size, rate, weight_decay=data.weight_decay)
+        recipe = Recipe(data.epochs, data.fitting_batch_size(), rate, weight_decay=data.weight_decay)
         generator = torch_rng(data.seed, "server-batches", self.number)
         with torch.random.fork_rng():  # the app around us keeps its own random numbers
             seed_torch(seed_for(data.seed, "server-dropout", self.number))

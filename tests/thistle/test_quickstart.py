@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 import tomli_w
 import torch
+from torch import Tensor
 
 from thistle.engines.superlink import PrivateSuperLink
 
@@ -52,7 +53,7 @@ def test_a_diff_is_small_fits_and_is_in_the_docs(name: str, tmp_path: Path) -> N
 
 
 def test_the_stock_app_knows_nothing_of_thistle() -> None:
-    assert DIFFS >= ["guarded", "malicious"]
+    assert DIFFS == ["guarded", "malicious", "rofsl"]
     for path in (EXAMPLE / "quickstart").glob("*.py"):
         assert "thistle" not in path.read_text(encoding="utf-8")
 
@@ -64,14 +65,24 @@ def test_one_hostile_node_of_ten_under_flwr_run(tmp_path: Path, task: ModuleType
         link.wait_until_ready()
         stock = _accuracy(link, with_diffs(tmp_path, "malicious"), task)
         guarded = _accuracy(link, with_diffs(tmp_path, "malicious", "guarded"), task)
+        rofsl = _accuracy(link, with_diffs(tmp_path, "malicious", "rofsl"), task)
     assert stock < 0.4
     assert guarded > 0.8
+    assert rofsl > 0.8
 
 
 def _accuracy(link: PrivateSuperLink, app: Path, task: ModuleType) -> float:
     """Of the model that `flwr run` leaves; 0 where it is not finite."""
+    net = task.Net()
+    net.load_state_dict(run_to_the_end(link, app))
+    loss, accuracy = task.test(net, task.load_test_data())
+    return float(accuracy) if math.isfinite(loss) else 0.0
+
+
+def run_to_the_end(link: PrivateSuperLink, app: Path, **keys: str | float) -> dict[str, Tensor]:
+    """The model that an app saves under `flwr run`, with these keys of its run config."""
     saved, config = app / "model.pt", app / "run.toml"
-    config.write_text(tomli_w.dumps({"save-to": str(saved)}), encoding="utf-8")
+    config.write_text(tomli_w.dumps({"save-to": str(saved), **keys}), encoding="utf-8")
     resources = "num-supernodes=10 client-resources-num-cpus=1 init-args-num-cpus=2 init-args-log-to-driver=false"
     run = link.run_app(app, config, resources)
     status = ""
@@ -79,7 +90,4 @@ def _accuracy(link: PrivateSuperLink, app: Path, task: ModuleType) -> float:
         time.sleep(0.5)
         status, details = link.status(run)
     assert status == "finished:completed", details
-    net = task.Net()
-    net.load_state_dict(torch.load(saved))
-    loss, accuracy = task.test(net, task.load_test_data())
-    return float(accuracy) if math.isfinite(loss) else 0.0
+    return dict(torch.load(saved))

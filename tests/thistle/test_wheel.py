@@ -32,6 +32,35 @@ stage_app(Path(sys.argv[1]))
 print(json.dumps({"hash": app_hash(), "protocol": thistle.protocol.__file__, "presets": preset_names()}))
 """
 
+USERS_OWN = ("server", "client", "tasks", "strategies", "attacks")
+"""Modules of the user's that have the names of rooms: files, and the last two folders."""
+THEIRS = """
+import attacks, client, server, strategies, tasks
+from attacks.mine import MINE
+from strategies.mine import MINE
+"""
+OURS = """
+import thistle
+from thistle import *
+from thistle.strategies import CalFAT, DSVD, FedAvg, GeometricMedian, Krum, Pipeline, RoFSL, setting, strategy
+from thistle.strategies.aggregators import geometric_median, krum
+from thistle.client.mods import poison, poison_batches
+from thistle.attacks.evasion import bim, cw, fgsm, pgd
+"""
+BOTH_WORK = """
+import json, sys
+from pathlib import Path
+run = thistle.run("digits-clean", {"rounds": 2, "strategy.name": "rfa"}, engine="inline", name="mine", progress=False)
+loaded = thistle.load("mine")
+import attacks, client, server, strategies, tasks
+own = [module.MINE for module in (server, client, tasks, strategies.mine, attacks.mine)]
+rooms = [sys.modules[f"thistle.{name}"].__file__ for name in ("server", "client", "tasks", "strategies", "attacks")]
+print(json.dumps({
+    "own": own, "rooms": rooms, "strategy": RoFSL.__module__, "rounds": len(run.metrics),
+    "same": run.summary["model_sha256"] == loaded.summary["model_sha256"],
+}))
+"""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -85,6 +114,45 @@ def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked
     assert build_fab_from_disk(staged), "Flower accepts it"
 
 
+def write_users_own(folder: Path) -> None:
+    """Modules with the names of our rooms."""
+    for name in USERS_OWN[:3]:
+        (folder / f"{name}.py").write_text(f"MINE = {name!r}\n")
+    for name in USERS_OWN[3:]:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+        (folder / name / "mine.py").write_text(f"MINE = {name!r}\n")
+
+
+def check_both_work(python: Path, folder: Path, first: str, second: str) -> None:
+    """Ours and the user's modules of the same names in one process, imported in this order."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [str(python), "-c", first + second + BOTH_WORK]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["own"] == list(USERS_OWN)
+    home = python.parents[1]
+    assert all(Path(path).is_relative_to(home) for path in found["rooms"]), "from the wheel, not from the checkout"
+    assert found["strategy"] == "thistle.strategies.rofsl"
+    assert found["rounds"] == 2 and found["same"]
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "theirs-first"])
+def test_a_users_modules_of_the_same_names(wheel: Path, tmp_path: Path, ours_first: bool) -> None:
+    """In an environment that has the wheel, and borrows everything else from this one."""
+    home, work = tmp_path / "venv", tmp_path / "work"
+    work.mkdir()
+    write_users_own(work)
+    venv.create(home, with_pip=False)
+    site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]  # whose own .pth files are not followed
+    (site / "borrowed.pth").write_text("\n".join(borrowed))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    check_both_work(home / "bin" / "python", work, *((OURS, THEIRS) if ours_first else (THEIRS, OURS)))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_clean_installation_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None:
@@ -111,6 +179,12 @@ def test_a_clean_installation_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
     listed = call("pip", "show", "-f", "thistle-fl").partition("Files:")[2].split()
     tops = {name.split("/")[0] for name in listed if not name.startswith("..")}  # ../../../bin/thistle
     assert {top for top in tops if not top.endswith(".dist-info")} == {"thistle"}
+
+    for name, order in {"ours-first": (OURS, THEIRS), "theirs-first": (THEIRS, OURS)}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        write_users_own(folder)
+        check_both_work(home / "bin" / "python", folder, *order)
 
     three = ["--set", "rounds=3"]
     assert "final accuracy" in call("thistle", "run", "digits-clean", "--engine", "inline", *three, "--name", "inline")

@@ -13,9 +13,9 @@ from pathlib import Path
 from thistle.experiments.plugins import APP
 from thistle.reference.parts import PARTS
 
-DOCUMENTS = ("pyproject.toml", "docs/guide.md", "docs/strategies.md")
+DOCUMENTS = ("pyproject.toml", "strategies/__init__.py", "docs/guide.md", "docs/strategies.md")
 PLACE = re.compile(
-    r"(?P<first>^(?:<!--|#) generated: (?P<name>[a-z ]+?) \([^\n]*\n)(?:.*?)(?P<last>^(?:<!--|#) end of (?P=name)\b)",
+    r"(?P<first>^ *(?:<!--|#) generated: (?P<name>[a-z ]+?) \([^\n]*\n)(?:.*?)(?P<last>^ *(?:<!--|#) end of (?P=name)\b)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -26,7 +26,7 @@ def regenerated(text: str) -> str:
 
 
 def _part(name: str) -> str:
-    """Markdown wants an empty line between a comment and a table; TOML does not mind."""
+    """Markdown wants an empty line between a comment and a table; nobody else minds."""
     return f"\n{PARTS[name]()}\n"
 
 

@@ -11,7 +11,7 @@ from thistle.experiments.experiment import KEYS, Experiment
 from thistle.experiments.settings import Value
 from thistle.reference.rows import COLUMNS, Row, attack_rows, common_rows, lacking, own_rows, rows, strategy_rows
 from thistle.strategies.pipeline import Pipeline
-from thistle.strategies.registry import Named, about, strategies
+from thistle.strategies.registry import Named, about, by_class_name, strategies
 
 CONFIG = "tool.flwr.app.config"
 
@@ -41,6 +41,15 @@ def declared() -> dict[str, Value]:
 
 def _toml(name: str, content: Mapping[str, Value]) -> str:
     return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in content.items())
+
+
+# ---- strategies/__init__.py ----------------------------------------------------------------------------------------
+
+
+def exports() -> str:
+    """An import of each class, for type checkers and editors."""
+    found = sorted((cls.__module__, name) for name, cls in by_class_name().items())
+    return "".join(f"    from {module} import {name} as {name}\n" for module, name in found)
 
 
 # ---- docs/guide.md ------------------------------------------------------------------------------------------------
@@ -81,14 +90,14 @@ def _strategy(name: str, cls: type[Named]) -> list[str]:
         f"[`{name}`](#{name})",
         about(cls),
         cls.paper,
-        f"`{_path(cls)}`",
+        _path(cls),
         "needed" if cls().server_data_for() else "",
     ]
 
 
 def _path(cls: type[Named]) -> str:
-    """Where to import it from."""
-    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("thistle.strategies.")
+    """Its name in thistle.strategies; Flower's have none there."""
+    return "" if cls.name.startswith("flwr-") else f"`{cls.__qualname__}`"
 
 
 def common() -> str:
@@ -135,6 +144,7 @@ def _escaped(cell: str) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys,
+    "exports": exports,
     "general settings": partial(settings, "", "run"),
     "task settings": partial(settings, "task"),
     "model settings": partial(settings, "model"),
