@@ -15,7 +15,8 @@ from thistle.reference.parts import PARTS
 
 DOCUMENTS = ("pyproject.toml", "strategies/__init__.py", "docs/guide.md", "docs/strategies.md")
 PLACE = re.compile(
-    r"(?P<first>^ *(?:<!--|#) generated: (?P<name>[a-z ]+?) \([^\n]*\n)(?:.*?)(?P<last>^ *(?:<!--|#) end of (?P=name)\b)",
+    r"(?P<first>^ *(?:<!--|#) generated: (?P<name>[a-z ]+?) \([^\n]*\n)(?:.*?)"
+    r"(?P<last>^ *(?:<!--|#) end of (?P=name)\b)",
     re.MULTILINE | re.DOTALL,
 )
 
