@@ -13,9 +13,9 @@ from tests.federations import rounds, run, tiny
 from thistle.attacks.roles import node_keys
 from thistle.client.terms import NODE_KEYS as CALIBRATED
 from thistle.experiments.runfolder import read_json
-from thistle.prepare import preset_names
 from thistle.reference import documents
 from thistle.reference.parts import PARTS, declared
+from thistle.running.prepare import preset_names
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (

@@ -21,9 +21,9 @@ from tests.federations import model_sha, run, tiny
 from thistle.engines.ray import run_on_ray
 from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.plugins import pin
-from thistle.prepare import claim_folder, settle
-from thistle.progress import RunProgress
+from thistle.running.prepare import claim_folder, settle
 from thistle.strategies.registry import strategies
+from thistle.terminal.progress import RunProgress
 
 HERE = Path(__file__).resolve().parent / "golden"
 RECORD = HERE / "models.json"

@@ -20,7 +20,7 @@ from thistle.client.objectives import OBJECTIVES, against_labels, objective
 from thistle.experiments.errors import UserError
 from thistle.experiments.registry import Registry
 from thistle.experiments.runfolder import read_lines
-from thistle.prepare import settle
+from thistle.running.prepare import settle
 from thistle.tasks.models import MODELS, Dropout, Shape
 from thistle.tasks.sources.cache import Workspace
 from thistle.tasks.sources.registry import SOURCES, Found, Wanted

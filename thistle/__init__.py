@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from thistle.experiments.errors import RunFailed, UserError
-    from thistle.results import Run, SweepFailed, SweepResult
+    from thistle.results.runs import Run, SweepFailed, SweepResult
+    from thistle.results.trained import Prediction
     from thistle.server.guard.guarded import Guarded
-    from thistle.trained import Prediction
 
 __all__ = [
     "Guarded",
@@ -96,26 +96,26 @@ def sweep(
 
 def load(run: str | Path, out: str | Path = "runs") -> Run:
     """A finished run with its model ready to use: given by its folder, its name below `out`, or its model's file."""
-    from thistle.results import load_run
+    from thistle.results.runs import load_run
 
     return load_run(run, out)
 
 
 def open_run(run: str | Path, out: str | Path = "runs") -> Run:
     """Any run, finished or not, failed or still going on: given by its folder or its name below `out`."""
-    from thistle import results
+    from thistle.results import runs
 
-    return results.open_run(run, out)
+    return runs.open_run(run, out)
 
 
 if not TYPE_CHECKING:  # so that mypy still knows which names there are
     _CLASSES = {
         "Guarded": "thistle.server.guard.guarded",
-        "Prediction": "thistle.trained",
-        "Run": "thistle.results",
+        "Prediction": "thistle.results.trained",
+        "Run": "thistle.results.runs",
         "RunFailed": "thistle.experiments.errors",
-        "SweepFailed": "thistle.results",
-        "SweepResult": "thistle.results",
+        "SweepFailed": "thistle.results.runs",
+        "SweepResult": "thistle.results.runs",
         "UserError": "thistle.experiments.errors",
     }
 

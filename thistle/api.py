@@ -9,12 +9,12 @@ from typing import Any
 
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments.errors import RunFailed, UserError
-from thistle.launch import Engine, Launch
-from thistle.prepare import make_experiment
-from thistle.results import Run, SweepFailed, SweepResult
-from thistle.screen import complain
+from thistle.results.runs import Run, SweepFailed, SweepResult
+from thistle.running.launch import Engine, Launch
+from thistle.running.prepare import make_experiment
 from thistle.sweeps.files import read_sweep
 from thistle.sweeps.launch import SweepLaunch
+from thistle.terminal.screen import complain
 
 Source = str | Path | Mapping[str, Any]
 

@@ -30,7 +30,7 @@ from thistle.commands import (
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments import extras
 from thistle.experiments.errors import UserError
-from thistle.screen import complain, results
+from thistle.terminal.screen import complain, results
 
 app = typer.Typer(
     name="thistle",

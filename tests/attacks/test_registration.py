@@ -25,7 +25,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.experiments.settings import Attack
-from thistle.prepare import make_experiment
+from thistle.running.prepare import make_experiment
 
 FACTS = Facts(classes=10, n=10, f=3)
 JITTER = '''"""One file, as somebody would add it."""

@@ -11,7 +11,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment, parse_overrides, read_file
 from thistle.experiments.runfolder import RunFolder
 from thistle.experiments.settings import Client, learning_rate, parse_ids
-from thistle.prepare import settle
+from thistle.running.prepare import settle
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ COMMAND = "sys.argv[1:] = {arguments!r}\nfrom thistle.cli import main; main()"
 IMPORTS = """
 import thistle, thistle.strategies, thistle.strategies.build, thistle.strategies.aggregators, thistle.protocol
 import thistle.client.app, thistle.server.app, thistle.attacks.poisoning, thistle.attacks.evasion.measure
-import thistle.tasks.task, thistle.trained, thistle.engines.inline, thistle.cli
+import thistle.tasks.task, thistle.results.trained, thistle.engines.inline, thistle.cli
 """
 
 

@@ -17,9 +17,9 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 
 from thistle.engines.flower_programs import flower_environment
+from thistle.engines.staging import stage_app
 from thistle.flower_compat import unpacking
 from thistle.flower_compat.unpacking import PROGRAMS, programs, unpack_whole
-from thistle.staging import stage_app
 
 TIMES = 100
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from thistle.engines.ray import run_on_ray
+from thistle.engines.staging import stage_app
 from thistle.engines.superlink import APP, PrivateSuperLink
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.progress import RunProgress
-from thistle.staging import stage_app
+from thistle.terminal.progress import RunProgress
 
 
 def run_staged(

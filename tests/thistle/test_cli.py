@@ -20,7 +20,7 @@ from PIL import Image
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.prepare import cores
+from thistle.running.prepare import cores
 
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
 

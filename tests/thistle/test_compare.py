@@ -13,7 +13,7 @@ from tests.federations import run, tiny
 from thistle.cli import app
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json, write_json
-from thistle.figures import Finished, converged_at
+from thistle.results.figures import Finished, converged_at
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ import pytest
 
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
-from thistle.addresses import parse_address
 from thistle.commands.certs import certs
 from thistle.commands.deploy.local import share
 from thistle.commands.deploy.members import add_node
@@ -37,8 +36,9 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.experiments.settings import Value
 from thistle.flower_compat import fleet
-from thistle.prepare import make_experiment
-from thistle.progress import RunProgress
+from thistle.running.prepare import make_experiment
+from thistle.terminal.addresses import parse_address
+from thistle.terminal.progress import RunProgress
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +283,7 @@ def test_the_doctor_finds_what_is_wrong(pki: Path, tmp_path: Path) -> None:
 
 
 def test_a_deployed_run_is_not_compared_by_who_attacked(tmp_path: Path) -> None:
-    from thistle.figures import Finished
+    from thistle.results.figures import Finished
 
     folder = run(tiny(tmp_path))
     folder.truth.write_text(json.dumps({"malicious": None, "kind": None, "start": None, "stop": None}))

@@ -14,7 +14,7 @@ from thistle.commands.evaluate import measure, show
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.trained import find_subject
+from thistle.results.trained import find_subject
 
 
 @pytest.fixture(scope="module")

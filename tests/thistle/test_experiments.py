@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from thistle.experiments.errors import UserError
-from thistle.launch import Engine, Launch
-from thistle.prepare import make_experiment
+from thistle.running.launch import Engine, Launch
+from thistle.running.prepare import make_experiment
 
 
 def test_paths_are_written_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

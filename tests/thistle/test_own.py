@@ -15,21 +15,21 @@ from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
 from thistle.commands.evaluate import measure
 from thistle.engines.ray import run_on_ray
+from thistle.engines.staging import stage_app, stage_code
 from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, parse_own, pin
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
-from thistle.launch import Engine, Launch
-from thistle.prepare import claim_folder, make_experiment
-from thistle.progress import RunProgress
 from thistle.protocol.layout import Layout
-from thistle.staging import stage_app, stage_code
+from thistle.results.trained import find_subject
+from thistle.running.launch import Engine, Launch
+from thistle.running.prepare import claim_folder, make_experiment
 from thistle.strategies.build import make_strategy, resolve
 from thistle.strategies.pipeline import Pipeline
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
-from thistle.trained import find_subject
+from thistle.terminal.progress import RunProgress
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "own.md"
 EXAMPLES = "\n".join(re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))

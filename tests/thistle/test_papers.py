@@ -10,7 +10,7 @@ import pytest
 
 from thistle.engines.inline import run_inline
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.prepare import claim_folder, make_experiment, preset_about, preset_names
+from thistle.running.prepare import claim_folder, make_experiment, preset_about, preset_names
 from thistle.sweeps.files import read_sweep, sweep_about, sweep_names
 
 PAPERS: dict[str, dict[str, Any]] = {

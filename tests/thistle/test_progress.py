@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from thistle import progress
 from thistle.experiments.runfolder import RunFolder
-from thistle.progress import RunProgress, Tail, verdict_counts
+from thistle.terminal import progress
+from thistle.terminal.progress import RunProgress, Tail, verdict_counts
 
 
 def line(number: int, **more: Any) -> str:

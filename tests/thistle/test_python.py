@@ -25,10 +25,10 @@ from rich.console import Console
 import thistle
 from tests.federations import TINY, model_sha, tiny
 from tests.federations import run as run_federation
-from thistle import progress, screen
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.progress import RunProgress
+from thistle.terminal import progress, screen
+from thistle.terminal.progress import RunProgress
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -18,8 +18,8 @@ from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
-from thistle.progress import RunProgress
 from thistle.sweeps.worker import Worker
+from thistle.terminal.progress import RunProgress
 
 pytestmark = pytest.mark.timeout(400)
 

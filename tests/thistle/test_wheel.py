@@ -17,7 +17,7 @@ from tests.federations import model_sha, rounds
 from tests.thistle.test_cli import thistle
 from thistle.experiments.plugins import ROOMS
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.prepare import preset_names
+from thistle.running.prepare import preset_names
 from thistle.server.recording.environment import app_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +26,8 @@ import json, sys, thistle.cli
 from pathlib import Path
 import thistle.protocol
 from thistle.server.recording.environment import app_hash
-from thistle.prepare import preset_names
-from thistle.staging import stage_app
+from thistle.running.prepare import preset_names
+from thistle.engines.staging import stage_app
 stage_app(Path(sys.argv[1]))
 print(json.dumps({"hash": app_hash(), "protocol": thistle.protocol.__file__, "presets": preset_names()}))
 """

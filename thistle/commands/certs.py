@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from thistle.experiments.errors import UserError
-from thistle.screen import results
+from thistle.terminal.screen import results
 
 SERVER = "server"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")

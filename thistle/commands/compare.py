@@ -12,8 +12,8 @@ import typer
 from thistle.commands.options import Out
 from thistle.commands.resume import find_run
 from thistle.experiments.errors import UserError
-from thistle.figures import Finished
-from thistle.screen import results, say, table
+from thistle.results.figures import Finished
+from thistle.terminal.screen import results, say, table
 
 FIGURES = {
     "strategy": "strategy",

@@ -10,9 +10,9 @@ import typer
 from thistle.commands.options import NewOut, OnEngine, Workers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.launch import Engine, Launch, engine_for
-from thistle.prepare import claim_folder, make_experiment
-from thistle.screen import results, table
+from thistle.running.launch import Engine, Launch, engine_for
+from thistle.running.prepare import claim_folder, make_experiment
+from thistle.terminal.screen import results, table
 
 PRESET = "digits-mix"
 STRATEGIES = {
@@ -51,7 +51,7 @@ def demo(
 
 def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None:
     """The table on stdout, the curves as a picture."""
-    from thistle.draw import draw_accuracy
+    from thistle.results.draw import draw_accuracy
 
     attack = experiment.attack
     title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"

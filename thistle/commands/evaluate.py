@@ -11,12 +11,12 @@ import typer
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
-from thistle.screen import attacking, decoding, results, table
+from thistle.terminal.screen import attacking, decoding, results, table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from thistle.trained import Subject
+    from thistle.results.trained import Subject
 
 PAPERS = "natural,fgsm,bim,cw,pgd20"
 FEATURES = 1000
@@ -44,7 +44,7 @@ def evaluate(
 ) -> None:
     """Attack a trained model and write what it withstands into robustness.json beside it."""
     from thistle.attacks.evasion.table import parse_attacks
-    from thistle.trained import find_subject
+    from thistle.results.trained import find_subject
 
     names = parse_attacks("--attacks", attacks)
     if not names:
@@ -73,10 +73,10 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
 
     from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors
     from thistle.protocol.layout import sha256
+    from thistle.results.trained import read_network
     from thistle.server.evaluation import sample
     from thistle.tasks.task import prepare_task
     from thistle.tasks.training import pick_device, to_tensors
-    from thistle.trained import read_network
 
     torch.set_num_threads(1)
     experiment = subject.experiment
@@ -109,7 +109,7 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
 
 def show(measured: Measured, subject: Subject, pictures: bool) -> None:
     """The table on stdout; robustness.json and the pictures beside the model."""
-    from thistle.draw import draw_by_class, draw_features
+    from thistle.results.draw import draw_by_class, draw_features
 
     document = measured.document
     write_json(subject.home / "robustness.json", document)

@@ -15,9 +15,9 @@ from rich.text import Text
 from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import pin
 from thistle.experiments.registry import Registry
-from thistle.prepare import preset_about, preset_names
-from thistle.screen import results, table
+from thistle.running.prepare import preset_about, preset_names
 from thistle.sweeps.files import sweep_about, sweep_names
+from thistle.terminal.screen import results, table
 
 OWN = "MODULE:FACTORY"
 """A function in a file of the user's: docs/own.md."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thistle.launch import Engine
+from thistle.running.launch import Engine
 
 Source = Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or your own file.")]
 Overrides = Annotated[

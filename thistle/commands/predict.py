@@ -10,10 +10,10 @@ import typer
 
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
-from thistle.screen import results, table
+from thistle.terminal.screen import results, table
 
 if TYPE_CHECKING:
-    from thistle.trained import Prediction
+    from thistle.results.trained import Prediction
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -29,7 +29,7 @@ def predict(
 ) -> None:
     """Classify images by the final model of a run."""
     files = find_images(images)
-    from thistle.trained import load_trained
+    from thistle.results.trained import load_trained
 
     model = load_trained(run, out)
     predictions = dict(zip(map(str, files), model.predict(files), strict=True))

@@ -9,7 +9,7 @@ import typer
 
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
-from thistle.screen import results
+from thistle.terminal.screen import results
 
 
 def report(

@@ -11,9 +11,9 @@ from thistle.commands.options import Out, Quiet
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
-from thistle.launch import Engine, Launch, engine_for, show_summary
-from thistle.prepare import cores
 from thistle.report.sources import is_sweep
+from thistle.running.launch import Engine, Launch, engine_for, show_summary
+from thistle.running.prepare import cores
 
 
 def resume(

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from thistle.commands.options import NewOut, OnEngine, Overrides, Quiet, Source, Workers
-from thistle.launch import Engine, Launch
-from thistle.prepare import make_experiment
+from thistle.running.launch import Engine, Launch
+from thistle.running.prepare import make_experiment
 
 
 def run(

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from thistle.launch import Engine
-from thistle.screen import complain, results, say, table
+from thistle.running.launch import Engine
 from thistle.sweeps.cells import Cell
 from thistle.sweeps.expectations import Finding
 from thistle.sweeps.files import Sweep, read_sweep
 from thistle.sweeps.launch import Ended, SweepLaunch
 from thistle.sweeps.tables import describe
+from thistle.terminal.screen import complain, results, say, table
 
 
 def sweep(

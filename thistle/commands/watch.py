@@ -9,7 +9,7 @@ import typer
 
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
-from thistle.screen import complain, results
+from thistle.terminal.screen import complain, results
 
 
 def watch(

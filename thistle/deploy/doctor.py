@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from thistle.addresses import parse_address
 from thistle.deploy.gateway import find_nginx
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State
@@ -23,6 +22,7 @@ from thistle.deploy.versions import PACKAGES, versions
 from thistle.experiments.errors import UserError
 from thistle.flower_compat.fleet import AHEAD, BEHIND
 from thistle.protocol.text import printable
+from thistle.terminal.addresses import parse_address
 
 PATIENCE = 10.0
 

@@ -18,9 +18,9 @@ from typing import Any
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, tool
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, write_json
-from thistle.progress import RunProgress
 from thistle.protocol.announce import heard
 from thistle.protocol.text import last_line
+from thistle.terminal.progress import RunProgress
 
 
 class Ear:

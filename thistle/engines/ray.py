@@ -8,8 +8,8 @@ from thistle.engines.flower_programs import EngineError
 from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.progress import RunProgress
 from thistle.protocol.text import last_line
+from thistle.terminal.progress import RunProgress
 
 LOOK = 0.1
 """Seconds between two looks at the run folder."""

@@ -17,14 +17,14 @@ from uuid import uuid4
 
 import tomli_w
 
-from thistle.addresses import parse_address
 from thistle.engines.flower_programs import EngineError, Flwr, flower_environment, free_port, tool, write_connection
+from thistle.engines.staging import stage_app, stage_code
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import nest
 from thistle.flower_compat.ray_environment import PRIVATE_RAY
 from thistle.protocol.text import last_line
-from thistle.staging import stage_app, stage_code
+from thistle.terminal.addresses import parse_address
 
 APP = "thistle-fl"
 KEEPER = Path(__file__).with_name("keeper.py")

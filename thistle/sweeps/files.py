@@ -33,7 +33,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unknown_key
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
-from thistle.prepare import (
+from thistle.running.prepare import (
     PRESETS,
     Overrides,
     about,

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.progress import Bar, RunProgress
 from thistle.protocol.text import last_line, printable
-from thistle.screen import is_live, messages
 from thistle.sweeps.cells import Cell, check_folder
+from thistle.terminal.progress import Bar, RunProgress
+from thistle.terminal.screen import is_live, messages
 
 Carry = Callable[[Experiment, RunFolder, RunProgress], None]
 PATIENCE = 30.0

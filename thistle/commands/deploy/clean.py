@@ -10,7 +10,7 @@ import typer
 from thistle.deploy.cleaning import clean as clean_state
 from thistle.deploy.state import State, root
 from thistle.experiments.errors import UserError
-from thistle.screen import results, say
+from thistle.terminal.screen import results, say
 
 
 def clean(

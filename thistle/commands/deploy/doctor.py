@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from thistle.addresses import parse_address
 from thistle.deploy.state import State, root
 from thistle.experiments.errors import UserError
-from thistle.screen import results
+from thistle.terminal.addresses import parse_address
+from thistle.terminal.screen import results
 
 
 def doctor(

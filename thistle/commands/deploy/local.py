@@ -15,7 +15,7 @@ from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.engines.flower_programs import free_port, write_connection
 from thistle.experiments.errors import UserError
-from thistle.screen import say
+from thistle.terminal.screen import say
 
 
 def local(

@@ -14,7 +14,7 @@ from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
 from thistle.engines.flower_programs import NAME, Flwr, flower_environment
 from thistle.experiments.errors import UserError
-from thistle.screen import results, say
+from thistle.terminal.screen import results, say
 
 
 def add_node(

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from thistle.addresses import parse_address
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import supernode
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.experiments.errors import UserError
-from thistle.screen import say
+from thistle.terminal.addresses import parse_address
+from thistle.terminal.screen import say
 
 
 def node(

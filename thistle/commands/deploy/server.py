@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from thistle.addresses import parse_address
 from thistle.deploy.disk import DiskWatch, LogWatch
 from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
@@ -18,7 +17,8 @@ from thistle.deploy.supervisor import Supervisor
 from thistle.engines.flower_programs import write_connection
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
-from thistle.screen import say
+from thistle.terminal.addresses import parse_address
+from thistle.terminal.screen import say
 
 
 def server(

@@ -12,7 +12,7 @@ from thistle.deploy.members import Members, listed
 from thistle.deploy.state import State, running_server
 from thistle.engines.flower_programs import NAME, Flwr, flower_environment
 from thistle.experiments.runfolder import RunFolder, read_lines
-from thistle.screen import results, table
+from thistle.terminal.screen import results, table
 
 
 def status(

@@ -17,16 +17,16 @@ from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
 from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
+from thistle.engines.staging import stage_app, stage_code
 from thistle.engines.superlink import APP
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
 from thistle.experiments.settings import Run
-from thistle.launch import show_summary
-from thistle.prepare import make_experiment
-from thistle.progress import RunProgress
-from thistle.screen import complain, say
-from thistle.staging import stage_app, stage_code
+from thistle.running.launch import show_summary
+from thistle.running.prepare import make_experiment
+from thistle.terminal.progress import RunProgress
+from thistle.terminal.screen import complain, say
 
 ENDING = 30.0
 

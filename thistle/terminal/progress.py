@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from thistle.experiments.runfolder import RunFolder
 from thistle.protocol.text import printable
-from thistle.screen import is_live, messages
+from thistle.terminal.screen import is_live, messages
 
 
 class Tail:

@@ -16,9 +16,9 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.extras import require
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
-from thistle.prepare import claim_folder, cores
-from thistle.progress import RunProgress
-from thistle.screen import complain, decoding, results, say, table
+from thistle.running.prepare import claim_folder, cores
+from thistle.terminal.progress import RunProgress
+from thistle.terminal.screen import complain, decoding, results, say, table
 
 if TYPE_CHECKING:
     from thistle.tasks.task import Task
@@ -69,7 +69,7 @@ class Launch:
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.attacks.roles import nobody_attacks
-        from thistle.forecast import plan
+        from thistle.running.forecast import plan
         from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
@@ -80,7 +80,7 @@ class Launch:
         if not self.quiet and nobody_attacks(experiment):
             say(f"attack.kind = {experiment.attack.kind}: nobody attacks; set attack.fraction or attack.clients")
         if is_own(experiment.strategy.name):
-            from thistle.dry_run import dry_run
+            from thistle.running.dry_run import dry_run
 
             dry_run(experiment, task)
         return plan(experiment, task, self.engine.value, cores())

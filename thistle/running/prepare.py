@@ -22,7 +22,7 @@ from thistle.experiments.experiment import (
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
 
-PRESETS = Path(__file__).resolve().parent / "presets"
+PRESETS = Path(__file__).resolve().parents[1] / "presets"
 Overrides = Mapping[str, Any] | Sequence[str]
 """Changes to an experiment: a dictionary, or `key=value` pairs."""
 PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")

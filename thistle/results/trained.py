@@ -19,7 +19,7 @@ from thistle.commands.resume import find_run
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.prepare import make_experiment
+from thistle.running.prepare import make_experiment
 from thistle.tasks.models import Shape, build_model, predict
 from thistle.tasks.serverdata import fit_pixels
 from thistle.tasks.sources import load_dataset

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import device, nn
 
+    from thistle.results.trained import Picture, Prediction, Trained
     from thistle.sweeps.launch import Ended
-    from thistle.trained import Picture, Prediction, Trained
 
 
 class Run:
@@ -67,7 +67,7 @@ class Run:
     @cached_property
     def trained(self) -> Trained:
         """The final model with all that is needed to use it."""
-        from thistle.trained import Trained, find_subject
+        from thistle.results.trained import Trained, find_subject
 
         return Trained(find_subject(str(self._source), ""))
 

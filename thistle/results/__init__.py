@@ -1,0 +1,1 @@
+"""What runs have left: numbers, models, pictures."""
