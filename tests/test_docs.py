@@ -12,6 +12,7 @@ import pytest
 from tests.federations import rounds, run, tiny
 from thistle.attacks.roles import node_keys
 from thistle.client.terms import NODE_KEYS as CALIBRATED
+from thistle.experiments.plugins import ROOMS
 from thistle.experiments.runfolder import read_json
 from thistle.reference import documents
 from thistle.reference.parts import PARTS, declared
@@ -101,3 +102,14 @@ def test_commands_name_things_that_exist(document: str) -> None:
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     assert set(re.findall(r"(?:^ +|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/papers.md"])
+def test_files_that_are_named_exist(document: str) -> None:
+    """As `room/file.py`; what follows one, as `Class.method` or `function`, is in it."""
+    room = "|".join(ROOMS)
+    for path, names in re.findall(rf"`((?:{room})/[\w/-]+\.py)`((?:,? `[\w.]+`)*)", read(document)):
+        assert (ROOT / path).is_file(), path
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`([A-Za-z_]\w*)[\w.]*`", names):
+            assert re.search(rf"\b{name}\b", source), f"{name} in {path}"
