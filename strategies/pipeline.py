@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from thistle.strategies.aggregators import Aggregate
 from thistle.strategies.buffers import combine_buffers, take_reference
 from thistle.strategies.memory import reputation
 from thistle.strategies.options import Options
-from thistle.strategies.registry import setting
+from thistle.strategies.registry import setting, with_settings
 from thistle.strategies.rounds import Progress, Round, Step, arrange
 from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.control_variates import control_records
@@ -79,6 +79,10 @@ class Pipeline(Options, FedAvg):
     """Whether the rule works coordinate by coordinate."""
     mixes: ClassVar[bool] = False
     """Whether the rule takes `mixing` itself; otherwise it gets the mixed rows."""
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        """The settings of a subclass are arguments of its constructor, with or without a decorator."""
+        return super().__new__(with_settings(cls))
 
     def __post_init__(self) -> None:
         super().__post_init__()

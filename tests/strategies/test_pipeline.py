@@ -19,10 +19,11 @@ from tests.messages import error_reply, reply
 from thistle.client import honest
 from thistle.client.app import KINDS
 from thistle.client.work import Work
+from thistle.experiments.errors import UserError
 from thistle.protocol.layout import Layout, State, to_record, to_state
 from thistle.protocol.training import TrainReply
 from thistle.server.recording.checkpoint import load_checkpoint
-from thistle.strategies import aggregators, steps
+from thistle.strategies import Pipeline, Weighted, aggregators, setting, steps
 from thistle.strategies.build import Own
 from thistle.strategies.memory import reputation
 from thistle.strategies.memory.reputation import REPUTATION
@@ -344,3 +345,20 @@ def test_the_guards_rejections_cost_reputation_and_failures_do_not(
     names = {name: f"strategy/{name}" for name in (REPUTATION.name, f"{REPUTATION.name}.ids")}
     found = REPUTATION.of({name: checkpoint.arrays[path] for name, path in names.items()}, range(4))
     np.testing.assert_allclose(found, [1.0, 0.64, 1.0, 1.0])
+
+
+class Halfway(Weighted, Pipeline):
+    """A rule as somebody writes it who has read no documents: no decorator."""
+
+    part: float = setting("how far to go", default=0.5)
+
+    def rule(self, updates: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.part * weights.float() @ updates
+
+
+def test_settings_are_arguments_with_or_without_a_decorator() -> None:
+    made: Any = Halfway
+    halfway = made(part=0.25, weighted=True, fraction_train=0.3)
+    assert (halfway.part, halfway.weighted, halfway.fraction_train, made().part) == (0.25, True, 0.3, 0.5)
+    with pytest.raises(UserError, match="Halfway: part = 'far': should be a number"):
+        made(part="far")
