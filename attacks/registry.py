@@ -42,6 +42,9 @@ __all__ = ["ATTACKS", "PoisoningAttack", "about", "attack", "attacks", "chosen",
 
 T = TypeVar("T")
 KEY, STRENGTH = "attack.kind", "strength"
+LEFTOVERS: dict[str, Value] = {"boost": 5.0, "target": 0}
+"""Settings of the backdoor that older versions wrote down for every attack; at their defaults they mean nothing."""
+WHO = {"attack.fraction", "attack.clients"}
 Knowledge = Literal["nothing", "own data", "colluders", "honest clients"]
 KNOWLEDGE: tuple[Knowledge, ...] = ("nothing", "own data", "colluders", "honest clients")
 """From the least to the most: the order of lists."""
@@ -123,7 +126,7 @@ def find(kind: str, key: str = KEY) -> type[PoisoningAttack]:
 def chosen(attack: Attack) -> PoisoningAttack:
     """The attack that these settings name, with its own settings; raises UserError for one that it cannot have."""
     cls = find(attack.kind)
-    options = _without_foreign_defaults(cls, attack.options)
+    options = _without_leftovers(cls, attack.options)
     ATTACKS.refuse_unknown(cls, attack.kind, options)
     if attack.strength != "default" and attack.kind != "none":
         _check_strength(cls, attack.kind, attack.strength)
@@ -132,18 +135,18 @@ def chosen(attack: Attack) -> PoisoningAttack:
 
 
 def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
-    """The keys that these changes drop: another attack does without the old one's settings that it does not have."""
-    return ATTACKS.left_behind(keys, changes, lambda kind, _: find(kind))
+    """The keys that these changes drop: another attack does without the old one's settings that it does not have.
+
+    Where nobody attacks any more, it does not matter who did.
+    """
+    dropped = ATTACKS.left_behind(keys, changes, lambda kind, _: find(kind))
+    return dropped | (WHO - changes.keys() if changes.get(KEY) == "none" else set())
 
 
-def _without_foreign_defaults(cls: type[PoisoningAttack], options: Mapping[str, Value]) -> dict[str, Value]:
-    """Run folders of older versions name settings of other attacks, all at their defaults: those mean nothing."""
+def _without_leftovers(cls: type[PoisoningAttack], options: Mapping[str, Value]) -> dict[str, Value]:
+    """Without what run folders of older versions say of every attack."""
     known = settings_of(cls).model_fields
-    return {name: value for name, value in options.items() if name in known or not _is_default(name, value)}
-
-
-def _is_default(option: str, value: Value) -> bool:
-    return any(settings_of(cls).model_fields[option].default == value for cls in ATTACKS.owners(option))
+    return {name: value for name, value in options.items() if name in known or LEFTOVERS.get(name) != value}
 
 
 def _check_strength(cls: type[PoisoningAttack], kind: str, strength: float) -> None:

@@ -47,12 +47,6 @@ def attackers(attack: Attack, clients: int, seed: int) -> frozenset[int]:
     return frozenset(order[:count].tolist())
 
 
-def nobody_attacks(experiment: Experiment) -> bool:
-    """Whether an attack is named that no client carries out."""
-    attack = experiment.attack
-    return attack.kind != "none" and not attackers(attack, experiment.task.clients, experiment.seed)
-
-
 @lru_cache(maxsize=8)
 def numbers(attack: Attack, clients: int, seed: int) -> dict[int, int]:
     """The malicious ones, numbered in the seed's order."""
@@ -64,7 +58,8 @@ def numbers(attack: Attack, clients: int, seed: int) -> dict[int, int]:
 
 def active(attack: Attack, number: int) -> bool:
     """Whether attackers attack in round `number`."""
-    return attack.start <= number and (attack.stop == 0 or number <= attack.stop)
+    within = attack.start <= number and (attack.stop == 0 or number <= attack.stop)
+    return within and (attack.period == 0 or (number - attack.start) // attack.period % 2 == 0)
 
 
 def orders(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Attack | None:

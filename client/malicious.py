@@ -31,7 +31,7 @@ def train(work: Work) -> TrainReply:
     if attack is None:
         raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
     poison = make_poison(attack, Facts.of(work.experiment, attack, work.share.classes))
-    shown = panel_updates(work, _trainings(work, attack, poison)) if poison.collusion else None
+    shown = panel_updates(work, _trainings(work, attack, poison)) if poison.colludes else None
 
     model = work.model()
     layout = Layout.of(model)
@@ -41,11 +41,11 @@ def train(work: Work) -> TrainReply:
     loss = _poisoned(local_loss(work, taught), poison.data)
     numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
 
-    if poison.collusion and shown is not None:
-        _write(model, layout, sent + poison.collusion(shown))
+    noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
+    if shown is not None:
+        _write(model, layout, sent + poison.collude(shown, noise))
     elif poison.update:
         own = layout.vector(model.state_dict()) - sent
-        noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
         _write(model, layout, sent + poison.update(own, noise))
     return work.reply(model, numbers)
 

@@ -273,6 +273,8 @@ class Attack(Open):
     """The first round in which they attack."""
     stop: Natural = 0
     """The last one; 0: to the end."""
+    period: Natural = 0
+    """They attack for this many rounds, behave for as many, attack again, and so on; 0: they attack in all of them."""
     strength: NonNegative | Default = "default"
     """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
     omniscient: bool = False

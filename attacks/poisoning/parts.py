@@ -17,14 +17,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from thistle.attacks.registry import PoisoningAttack
+from thistle.attacks.registry import PoisoningAttack, setting
 from thistle.attacks.roles import PANEL, expected_attackers
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.settings import Attack
+from thistle.experiments.settings import Attack, Fraction
 
 DataAttack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 UpdateAttack = Callable[[Tensor, torch.Generator], Tensor]
 Collusion = Callable[[Tensor], Tensor]
+DrawnCollusion = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,22 @@ class Poison:
     data: DataAttack | None = None
     update: UpdateAttack | None = None
     collusion: Collusion | None = None
+    drawn: DrawnCollusion | None = None
+    """A collusion with noise of each colluder's own."""
     panel: int = PANEL
     """How many trainings of the panel the collusion wants to see."""
+
+    @property
+    def colludes(self) -> bool:
+        """Whether a panel is asked for."""
+        return bool(self.collusion or self.drawn)
+
+    def collude(self, panel: Tensor, generator: torch.Generator) -> Tensor:
+        """What this colluder sends."""
+        if self.drawn:
+            return self.drawn(panel, generator)
+        assert self.collusion is not None
+        return self.collusion(panel)
 
 
 @dataclass(frozen=True)
@@ -78,13 +93,29 @@ class OnData(PoisoningAttack):
         return Poison(data=partial(self, facts=facts))
 
 
+@dataclass(frozen=True, kw_only=True)
 class ByColluders(PoisoningAttack):
     """Sends what colluders have worked out together."""
+
+    jitter: Fraction = setting(
+        "each colluder adds noise of its own, of this share of the length, so that no two send the same", default=0.0
+    )
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         """What all of them send."""
         raise NotImplementedError
 
+    def send(self, panel: Tensor, facts: Facts, generator: torch.Generator) -> Tensor:
+        """What one of them sends, before any jitter."""
+        return self(panel, facts)
+
     def poison(self, facts: Facts) -> Poison:
         """Only what is sent."""
-        return Poison(collusion=partial(self, facts=facts))
+        return Poison(drawn=partial(self._drawn, facts=facts))
+
+    def _drawn(self, panel: Tensor, generator: torch.Generator, facts: Facts) -> Tensor:
+        sent = self.send(panel, facts, generator)
+        if not self.jitter:
+            return sent
+        noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
+        return sent + self.jitter * sent.norm() / noise.norm() * noise

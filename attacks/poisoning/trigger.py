@@ -17,10 +17,14 @@ def stamp(pixels: Tensor) -> Tensor:
     return stamped
 
 
-@torch.inference_mode()
 def backdoor_success(model: nn.Module, pixels: Tensor, labels: Tensor, target: int, batch_size: int) -> float:
-    """The share of stamped images of other classes that the model takes for `target`; eval mode."""
+    """The share of stamped images of other classes that the model takes for `target`."""
+    return share_taken_for(model, stamp(pixels[labels != target]), target, batch_size)
+
+
+@torch.inference_mode()
+def share_taken_for(model: nn.Module, pixels: Tensor, target: int, batch_size: int) -> float:
+    """The share of these images that the model takes for `target`; eval mode."""
     model.eval()
-    others = pixels[labels != target]
-    hits = sum(int((predict(model, stamp(chunk)).argmax(1) == target).sum()) for chunk in others.split(batch_size))
-    return hits / max(1, len(others))
+    hits = sum(int((predict(model, chunk).argmax(1) == target).sum()) for chunk in pixels.split(batch_size))
+    return hits / max(1, len(pixels))

@@ -15,9 +15,10 @@ from thistle.attacks.poisoning.adaptive import Adaptive
 from thistle.attacks.poisoning.alie import Alie, alie_z
 from thistle.attacks.poisoning.backdoor import Backdoor
 from thistle.attacks.poisoning.build import Facts, make_poison
+from thistle.attacks.poisoning.fang import FangKrum, FangTrim
 from thistle.attacks.poisoning.gaussian import Gaussian
 from thistle.attacks.poisoning.ipm import Ipm
-from thistle.attacks.poisoning.label_flip import LabelFlip
+from thistle.attacks.poisoning.label_flip import LabelFlip, TargetedLabelFlip
 from thistle.attacks.poisoning.mimic import Mimic
 from thistle.attacks.poisoning.min_max import MinMax, MinSum
 from thistle.attacks.poisoning.scale import Scale
@@ -334,3 +335,109 @@ class TestTable:
     def test_refused(self, settings: dict[str, object], said: str) -> None:
         with pytest.raises(UserError, match=said):
             check_attack(Attack(**settings), 50, rounds=60, classes=10)  # type: ignore[arg-type]
+
+
+class TestFang:
+    """Attacks on one rule, against hand-computed values and a naive Krum."""
+
+    def test_trim_goes_three_to_four_deviations_beyond(self) -> None:
+        panel = torch.tensor([[1.0, -2.0], [3.0, -4.0]])  # μ = (2, −3), σ = (1, 1)
+        sent = torch.stack([FangTrim().send(panel, FACTS, rng(seed)) for seed in range(200)])
+        assert -2 <= sent[:, 0].min() < -1.9 and -1.1 < sent[:, 0].max() <= -1
+        assert 0 <= sent[:, 1].min() < 0.1 and 0.9 < sent[:, 1].max() <= 1
+
+    @pytest.mark.parametrize("f", [1, 3])
+    def test_krum_takes_the_longest_that_it_chooses(self, updates: Tensor, f: int) -> None:
+        facts = Facts(classes=10, n=10, f=f)
+        sent = FangKrum()(updates, facts)
+        direction = updates.mean(0).sign()
+        size = float(-(sent @ direction) / direction.square().sum())
+        assert torch.allclose(sent, -size * direction) and size > 0
+        assert naive_krum(torch.cat([updates, sent.expand(f, -1)]), f) >= len(updates)
+        larger = (-2 * size * direction).expand(f, -1)
+        is_first_try = size == pytest.approx(largest_lambda(updates, facts))
+        assert is_first_try or naive_krum(torch.cat([updates, larger]), f) < len(updates)
+
+    def test_krum_gives_up_where_nothing_helps(self) -> None:
+        panel = torch.zeros(5, 4) + torch.tensor([1.0, 1.0, -1.0, 1.0])
+        assert float(FangKrum()(panel, FACTS).abs().max()) <= 1e-5
+
+
+def naive_krum(rows: Tensor, f: int) -> int:
+    """The number of the row that Krum chooses; the last one of equals."""
+    scores = []
+    for number, one in enumerate(rows):
+        distances = sorted(float((one - other).square().sum()) for i, other in enumerate(rows) if i != number)
+        scores.append(sum(distances[: len(rows) - f - 2]))
+    return max(range(len(rows)), key=lambda row: (-scores[row], row))
+
+
+def largest_lambda(panel: Tensor, facts: Facts) -> float:
+    """The paper's bound, term by term."""
+    root = panel.shape[1] ** 0.5
+    sums = []
+    for number, one in enumerate(panel):
+        distances = sorted(float((one - other).norm()) for i, other in enumerate(panel) if i != number)
+        sums.append(sum(distances[: facts.n - facts.f - 2]))
+    return min(sums) / ((len(panel) - 1) * root) + max(float(one.norm()) for one in panel) / root
+
+
+@pytest.mark.parametrize("kind", [MinMax, MinSum])
+@pytest.mark.parametrize("perturbation", ["std", "unit", "sign"])
+def test_all_perturbations_go_as_far_as_they_may(updates: Tensor, kind: type, perturbation: str) -> None:
+    mean = updates.mean(0)
+    expected = {"std": -updates.std(0, correction=0), "unit": -mean / mean.norm(), "sign": -mean.sign()}[perturbation]
+    sent = kind(perturbation=perturbation)(updates, FACTS)
+    assert torch.nn.functional.cosine_similarity(sent - mean, expected, dim=0) > 0.9999
+    squared = torch.cdist(updates, updates).square()
+    away = (updates - sent).square().sum(1)
+    spread, bound = (away.max(), squared.max()) if kind is MinMax else (away.sum(), squared.sum(1).max())
+    assert float(spread) == pytest.approx(float(bound), rel=1e-4)
+
+
+def test_jitter_makes_every_colluder_another(updates: Tensor) -> None:
+    poison = Ipm(strength=0.5, jitter=0.1).poison(FACTS)
+    first, second = (poison.collude(updates, rng(seed)) for seed in (1, 2))
+    plain = Ipm(strength=0.5).poison(FACTS).collude(updates, rng(1))
+    assert not torch.equal(first, second)
+    for sent in (first, second):
+        assert float((sent - plain).norm()) == pytest.approx(0.1 * float(plain.norm()), rel=1e-5)
+    assert torch.equal(plain, -0.5 * updates.mean(0))
+
+
+def test_who_alternates_attacks_in_every_other_period() -> None:
+    attack = Attack(kind="zero", fraction=0.3, start=3, stop=12, period=2)
+    assert [number for number in range(1, 15) if active(attack, number)] == [3, 4, 7, 8, 11, 12]
+
+
+class TestTargetedLabels:
+    """One class is taken for another."""
+
+    def test_only_the_source_is_relabelled(self) -> None:
+        labels = torch.tensor([0, 3, 5, 3])
+        pixels = torch.zeros(4, 1, 2, 2)
+        assert TargetedLabelFlip(source=3, target=5)(pixels, labels, FACTS)[1].tolist() == [0, 5, 5, 5]
+        assert labels.tolist() == [0, 3, 5, 3]
+
+    def test_success_is_the_share_of_the_source_that_is_mistaken(self) -> None:
+        class Fixed(nn.Module):
+            def forward(self, pixels: Tensor) -> Tensor:
+                return nn.functional.one_hot(pixels[:, 0, 0, 0].long(), 10).float()
+
+        pixels = torch.tensor([1.0, 5.0, 5.0, 2.0]).reshape(4, 1, 1, 1)
+        found = TargetedLabelFlip(source=3, target=5).measure(Fixed(), pixels, torch.tensor([3, 3, 3, 3]), 2)
+        assert found == {"attack_success": 0.5}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"source": 1}, "attack.target = 1: is attack.source itself"),
+            ({"source": 12}, "attack.source = 12: the task's classes are 0-9"),
+            ({"target": 10}, "attack.target = 10: the task's classes are 0-9"),
+        ],
+    )
+    def test_classes_that_cannot_be_are_refused(self, options: dict[str, int], message: str) -> None:
+        attack = Attack.model_validate({"kind": "label-flip-targeted", "fraction": 0.3, **options})
+        with pytest.raises(UserError) as refused:
+            check_attack(attack, 50, classes=10)
+        assert message in str(refused.value)

@@ -83,7 +83,21 @@ def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     "kind",
-    ["sign-flip", "label-flip", "gaussian", "zero", "scale", "backdoor", "ipm", "min-max", "min-sum", "adaptive"],
+    [
+        "sign-flip",
+        "label-flip",
+        "gaussian",
+        "zero",
+        "scale",
+        "backdoor",
+        "ipm",
+        "min-max",
+        "min-sum",
+        "adaptive",
+        "fang-trim",
+        "fang-krum",
+        "label-flip-targeted",
+    ],
 )
 def test_every_attack_runs_and_matters(kind: str, tmp_path: Path, honest_sha: str) -> None:
     assert sha(tmp_path, kind, kind) != honest_sha

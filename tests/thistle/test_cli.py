@@ -19,8 +19,9 @@ from PIL import Image
 
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.server.test_federation import Killed, MortalGrid
+from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.running.prepare import cores
+from thistle.running.prepare import cores, make_experiment, settle
 
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
 
@@ -99,12 +100,17 @@ def test_flowers_own_strategies_are_quiet_too(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
-def test_an_attack_that_nobody_carries_out_is_pointed_out(tmp_path: Path) -> None:
-    arguments = ["run", "digits-clean", "--engine", "inline", *QUICK, "--set=attack.kind=sign-flip"]
-    done = thistle(*arguments, cwd=tmp_path)
-    assert done.returncode == 0
-    assert "attack.kind = sign-flip: nobody attacks; set attack.fraction or attack.clients" in done.stderr
-    assert "nobody attacks" not in thistle(*arguments, "--set=attack.fraction=0.3", cwd=tmp_path).stderr
+def test_an_attack_that_nobody_carries_out_is_refused(tmp_path: Path) -> None:
+    expected = "attack.kind = sign-flip: nobody attacks; set attack.fraction or attack.clients"
+    assert expected in complaint("run", "digits-clean", "--set=attack.kind=sign-flip", cwd=tmp_path)
+    settle({"attack.kind": "sign-flip", "attack.fraction": 0.0}, "run")  # as a grid over fractions may have it
+
+
+def test_without_an_attack_it_does_not_matter_who_attacked() -> None:
+    kept = make_experiment("digits-mix", {"attack.kind": "none"}, out="runs")
+    assert (kept.attack.fraction, kept.attack.clients) == (0.0, "")
+    with pytest.raises(UserError, match=r"attack\.fraction = 0\.3: nobody attacks"):
+        make_experiment("digits-mix", {"attack.kind": "none", "attack.fraction": 0.3}, out="runs")
 
 
 def test_the_demo_goes_to_the_cluster_that_it_is_given(tmp_path: Path) -> None:

@@ -72,12 +72,16 @@ def strategy_rows(cls: type[Named]) -> list[Row]:
 
 def attack_rows() -> list[Row]:
     """What single attacks have besides their strength."""
-    found: dict[str, Row] = {}
+    found: dict[Row, list[str]] = {}
     for name, cls in attacks().items():
-        for row in rows(settings_of(cls), "attack."):
-            if row.key != "attack.strength" and cls.__module__.startswith("thistle."):
-                found.setdefault(row.key, replace(row, meaning=f"{name}: {row.meaning[:1].lower()}{row.meaning[1:]}"))
-    return list(found.values())
+        if cls.__module__.startswith("thistle."):
+            for row in rows(settings_of(cls), "attack."):
+                found.setdefault(row, []).append(name)
+    return [
+        replace(row, meaning=f"{', '.join(names)}: {row.meaning[:1].lower()}{row.meaning[1:]}")
+        for row, names in found.items()
+        if row.key != "attack.strength"
+    ]
 
 
 def common_rows() -> list[Row]:

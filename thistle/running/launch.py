@@ -68,7 +68,6 @@ class Launch:
         from thistle.attacks.checks import check_attack
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
-        from thistle.attacks.roles import nobody_attacks
         from thistle.running.forecast import plan
         from thistle.tasks.training import pick_device
 
@@ -77,8 +76,6 @@ class Launch:
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
-        if not self.quiet and nobody_attacks(experiment):
-            say(f"attack.kind = {experiment.attack.kind}: nobody attacks; set attack.fraction or attack.clients")
         if is_own(experiment.strategy.name):
             from thistle.running.dry_run import dry_run
 

@@ -122,6 +122,12 @@ def _plain_value(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
+def _check_who_attacks(flat: Mapping[str, Any]) -> None:
+    kind = flat.get("attack.kind", "none")
+    if kind != "none" and not {"attack.fraction", "attack.clients"} & flat.keys():
+        raise UserError(f"attack.kind = {kind}: nobody attacks; set attack.fraction or attack.clients")
+
+
 def settle(
     keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None, deployed: bool = False
 ) -> Experiment:
@@ -144,6 +150,7 @@ def settle(
     check_training(experiment.client)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
+    _check_who_attacks(flat)
     return experiment
 
 
