@@ -234,6 +234,20 @@ def halves():
 def forgetful(experiment, layout):
     return lambda round, progress: None
 
+def too_short(attack, facts):
+    return lambda update, generator: update[:-1]
+
+def slips(attack, facts):
+    return lambda update, generator: update + torch.ones(3)
+
+def one_less(attack, facts):
+    from thistle.attacks.poisoning.build import Poison
+    return Poison(data=lambda pixels, labels: (pixels, labels[1:]))
+
+def panel_back(attack, facts):
+    from thistle.attacks.poisoning.build import Poison
+    return Poison(collusion=lambda panel: panel)
+
 def no_model(experiment, layout):
     from dataclasses import replace
     return lambda round, progress: replace(progress, step=progress.step * float("nan"))
@@ -268,6 +282,13 @@ def no_model(experiment, layout):
         ({"task.name": "wrong:nothing"}, "should make a mapping with x_train, y_train, x_test, y_test, classes"),
         ({"strategy.name": "wrong:nothing"}, "should make a Flower Strategy, a step or a list of steps, not NoneType"),
         ({"attack.kind": "wrong:nothing"}, "should make a Poison, or a function of an update and a generator"),
+        ({"attack.kind": "wrong:too_short"}, "its update should be a vector of "),
+        ({"attack.kind": "wrong:slips"}, "fails on a made-up update or batch: RuntimeError"),
+        (
+            {"attack.kind": "wrong:one_less"},
+            "its data should be images as they came, and a label for each, not a tensor",
+        ),
+        ({"attack.kind": "wrong:panel_back"}, "its collusion should be a vector of "),
         ({"model.name": "wrong:wide"}, "two images should give logits of 2×10, not a tensor of 2×11"),
         ({"model.name": "wrong:blind"}, "the network cannot see images of 1×8×8: RuntimeError"),
         ({"model.name": "wrong:frozen"}, "the network has no parameters to train"),

@@ -1,4 +1,4 @@
-"""A strategy of the user's own is tried on made-up replies, so that a slip in it shows before anything is trained."""
+"""What is the user's own is tried on made-up data, so that a slip in it shows before anything is trained."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
+from thistle.attacks.poisoning.build import Facts, make_poison
 from thistle.engines.inline import InlineGrid, quiet_flower
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.plugins import explain
+from thistle.experiments.plugins import explain, is_own
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, State, to_record
@@ -20,16 +22,62 @@ from thistle.strategies.build import make_strategy
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
 
-KEY = "strategy.name"
+KEY, ATTACK = "strategy.name", "attack.kind"
+IMAGES = 4
+"""In the batch on which an attack is tried."""
 
 
 def dry_run(experiment: Experiment, task: Task) -> None:
-    """One round without clients: each reply is the model that was sent, and a little noise."""
-    with quiet_flower():
-        _one_round(experiment, task)
+    """Try the strategy and the attack, if they are the user's own; UserError where one of them cannot work."""
+    if is_own(experiment.attack.kind):
+        _try_attack(experiment, task)
+    if is_own(experiment.strategy.name):
+        with quiet_flower():
+            _one_round(experiment, task)
+
+
+def _try_attack(experiment: Experiment, task: Task) -> None:
+    """Each part of it once: a vector stays a vector of its length, a batch a batch."""
+    name, facts = experiment.attack.kind, Facts.of(experiment, experiment.attack, task.classes)
+    poison = make_poison(experiment.attack, facts)
+    size = Layout.of(build_model(experiment.network, task.shape, task.classes, experiment.seed)).size
+    noise = torch_rng(0, "dry-run")
+    panel = 0.01 * torch.randn(poison.panel, size, generator=noise)
+    images, labels = torch.rand(IMAGES, *task.shape, generator=noise), torch.arange(IMAGES) % task.classes
+    try:
+        taught = poison.data(images, labels) if poison.data else (images, labels)
+        sent = {
+            "update": poison.update(panel[0], noise) if poison.update else panel[0],
+            "collusion": poison.collude(panel, noise) if poison.colludes else panel[0],
+        }
+    except Exception as error:
+        raise UserError(explain(name, ATTACK, "fails on a made-up update or batch", error)) from None
+    problems = [*(_wrong_vector(part, vector, size) for part, vector in sent.items()), _wrong_batch(taught, images)]
+    for problem in filter(None, problems):
+        raise UserError(f"{ATTACK} = {name!r}: its {problem}")
+
+
+def _wrong_vector(part: str, vector: object, size: int) -> str:
+    if isinstance(vector, Tensor) and vector.shape == (size,):
+        return ""
+    return f"{part} should be a vector of {size} numbers, not {_seen(vector)}"
+
+
+def _wrong_batch(taught: object, images: Tensor) -> str:
+    if not (isinstance(taught, tuple) and len(taught) == 2 and all(isinstance(part, Tensor) for part in taught)):
+        return f"data should be (images, labels), not {_seen(taught)}"
+    pixels, labels = taught
+    if pixels.shape[1:] == images.shape[1:] and labels.shape == (len(pixels),):
+        return ""
+    return f"data should be images as they came, and a label for each, not {_seen(pixels)} and {_seen(labels)}"
+
+
+def _seen(value: object) -> str:
+    return f"a tensor of {'×'.join(map(str, value.shape))}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _one_round(experiment: Experiment, task: Task) -> None:
+    """Without clients: each reply is the model that was sent, and a little noise."""
     name, client = experiment.strategy.name, experiment.client
     network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
     layout = Layout.of(network)

@@ -76,7 +76,7 @@ class Launch:
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
-        if is_own(experiment.strategy.name):
+        if is_own(experiment.strategy.name) or is_own(experiment.attack.kind):
             from thistle.running.dry_run import dry_run
 
             dry_run(experiment, task)
