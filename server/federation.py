@@ -276,6 +276,9 @@ class Federation:
         if recorder.lost:
             last, count = recorder.lost[-1], f"{len(recorder.lost)} of {_rounds(len(recorder.rounds))}"
             logger.warning("%s taught the model nothing; the last, round %d: %s", count, last["round"], last["kept"])
+        if recorder.score and recorder.score.every_attacker_failed:
+            failures = recorder.score.failed_attackers
+            logger.warning("every attacker failed, %d times in all: nobody attacked (see verdicts.jsonl)", failures)
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())

@@ -6,7 +6,7 @@ Nothing here is seen by a strategy: the truth of a simulation is used for scorin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from thistle.attacks.roles import active, attackers
@@ -14,18 +14,19 @@ from thistle.experiments.experiment import Experiment
 from thistle.protocol.verdict import Verdict
 
 EXCLUDED = ("filtered", "rejected")
-UNKNOWN: dict[str, object] = {"malicious": None, "kind": None, "start": None, "stop": None}
+UNKNOWN: dict[str, object] = {"malicious": None, "kind": None, "start": None, "stop": None, "period": None}
 """truth.json of a deployed federation."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of judged replies; "positive" is an exclusion. Who failed to answer is not judged."""
+    """Counts of judged replies; "positive" is an exclusion. Who failed to answer is not judged, but counted."""
 
     true_positive: int = 0
     false_positive: int = 0
     false_negative: int = 0
     true_negative: int = 0
+    failed_attackers: int = 0
 
     def __add__(self, other: Score) -> Score:
         return Score(
@@ -33,7 +34,13 @@ class Score:
             self.false_positive + other.false_positive,
             self.false_negative + other.false_negative,
             self.true_negative + other.true_negative,
+            self.failed_attackers + other.failed_attackers,
         )
+
+    @property
+    def every_attacker_failed(self) -> bool:
+        """Whether none of those who should have attacked sent anything."""
+        return self.failed_attackers > 0 and self.true_positive + self.false_negative == 0
 
     def figures(self) -> dict[str, float | None]:
         """precision, recall, f1 and the share of honest replies that was excluded; None where undefined."""
@@ -64,11 +71,12 @@ class Truth:
     def malicious(self) -> frozenset[int]:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
-    def score(self, number: int, verdicts: Iterable[Verdict]) -> Score:
+    def score(self, number: int, verdicts: Collection[Verdict]) -> Score:
         """One round's verdicts; an attacker that rests is honest that round."""
         foes = self.malicious if active(self.experiment.attack, number) else frozenset()
         counts = Counter((v.client in foes, v.verdict in EXCLUDED) for v in verdicts if v.verdict != "failed")
-        return Score(counts[True, True], counts[False, True], counts[True, False], counts[False, False])
+        failed = sum(v.client in foes for v in verdicts if v.verdict == "failed")
+        return Score(counts[True, True], counts[False, True], counts[True, False], counts[False, False], failed)
 
     def document(self) -> dict[str, object]:
         """For truth.json."""
@@ -78,4 +86,5 @@ class Truth:
             "kind": attack.kind,
             "start": attack.start,
             "stop": attack.stop,
+            "period": attack.period,
         }

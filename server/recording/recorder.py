@@ -57,14 +57,16 @@ class Recorder:
             "seconds_per_round": median(seconds[1:] or seconds),
             **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},
             "lost_rounds": len(self.lost),
-            "detection": self._detection(),
+            "detection": None if self.score is None else self.score.figures(),
+            **({"failed_attackers": self.score.failed_attackers} if self.score and self.score.failed_attackers else {}),
             **({"attack_success": successes[-1]} if successes else {}),
         }
 
-    def _detection(self) -> dict[str, float | None] | None:
+    @property
+    def score(self) -> Score | None:
         """Over all rounds: the lines hold each round's counts. None where nobody knows the truth."""
         counts = [line["detection"] for line in self.rounds if "detection" in line]
-        return None if None in counts else sum((Score(**count) for count in counts), Score()).figures()
+        return None if None in counts else sum((Score(**count) for count in counts), Score())
 
 
 def _finite(line: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.federations import run, tiny
+from thistle.client.app import KINDS
+from thistle.client.work import Work
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_json
+from thistle.protocol.training import TrainReply
 from thistle.protocol.verdict import Kind, Verdict
 from thistle.server.recording.detection import Score, Truth
 
@@ -69,7 +75,7 @@ def test_rejection_by_the_guard_is_an_exclusion() -> None:
 
 
 def test_who_failed_is_not_judged() -> None:
-    assert truth().score(1, verdicts(c0="failed", c2="failed")) == Score()
+    assert truth().score(1, verdicts(c0="failed", c2="failed")) == Score(failed_attackers=1)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +105,17 @@ def test_the_fraction_is_that_of_all_clients_and_follows_the_seed() -> None:
 
 def test_the_document_says_who_what_and_when() -> None:
     document = truth(**{"attack.start": 2, "attack.stop": 3}).document()
-    assert document == {"malicious": [2, 3], "kind": "sign-flip", "start": 2, "stop": 3}
+    assert document == {"malicious": [2, 3], "kind": "sign-flip", "start": 2, "stop": 3, "period": 0}
+
+
+def test_a_run_whose_attackers_all_fail_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(work: Work) -> TrainReply:
+        raise ValueError("no ammunition")
+
+    monkeypatch.setitem(KINDS, "malicious", fail)
+    keys = {"attack.kind": "sign-flip", "attack.fraction": 0.5, "rounds": 2}
+    folder = run(tiny(tmp_path, **keys))
+    summary = read_json(folder.summary)
+    assert summary["failed_attackers"] == summary["failed"] > 0
+    assert "every attacker failed" in folder.log.read_text()
+    assert summary["detection"]["recall"] is None
