@@ -328,3 +328,15 @@ def test_tensorboard_gets_every_measure_or_the_user_a_hint(tmp_path: Path) -> No
     events = EventAccumulator(str(tmp_path / "events" / "run")).Reload()
     assert [one.step for one in events.Scalars("accuracy")] == [1, 2, 3]
     assert {"loss", "bytes_up", "true_positive", "robust/pgd20"} <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_gets_the_cells_of_a_sweep_too(tmp_path: Path) -> None:
+    cells = [path.name for path in runs_below(write_sweep(tmp_path / "sweep"))]
+    ask = ["report", "sweep", "--out", str(tmp_path), "--tensorboard", str(tmp_path / "events")]
+    done = CliRunner().invoke(app, ask)
+    assert cells
+    if done.exit_code:
+        assert "pip install 'thistle-fl[tensorboard]'" in str(done.exception)
+    else:
+        assert f"{len(cells)} runs" in done.output
+        assert all(list((tmp_path / "events" / name).iterdir()) for name in cells)

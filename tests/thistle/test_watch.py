@@ -214,6 +214,18 @@ def test_the_command_names_its_address_and_ends_when_told(runs: Path) -> None:
         assert process.stderr.read() == ""
 
 
+def test_it_may_be_started_before_there_is_a_run(tmp_path: Path) -> None:
+    with start("watch", "--port", "0", cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        address = process.stdout.readline().split("/  (")[0]
+        events = Events(address)
+        assert events.next()[0] == "runs"
+        write_run(tmp_path / "runs" / "first", rounds=1)
+        assert any("first" in str(events.next()) for _ in range(5))
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
 def test_other_machines_are_let_in_with_a_warning_only(runs: Path) -> None:
     with start("watch", str(runs), "--host", "0.0.0.0", "--port", "0", cwd=runs, text=True) as process:
         assert process.stderr

@@ -26,7 +26,7 @@ def report(
 ) -> None:
     """Show runs and sweeps on a page of one file: curves, clients, detection, cost, settings."""
     from thistle.report.page import write_page
-    from thistle.report.sources import sort_out
+    from thistle.report.sources import runs_below, sort_out
 
     runs, sweeps = sort_out(sources, out)
     target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
@@ -34,7 +34,8 @@ def report(
     if png:
         _draw(runs, sweeps, Path(png).expanduser())
     if tensorboard:
-        _write_events(runs, Path(tensorboard).expanduser())
+        cells = [run for sweep in sweeps for run in runs_below(sweep)]
+        _write_events([*runs, *cells], Path(tensorboard).expanduser())
 
 
 def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
@@ -51,8 +52,10 @@ def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
 def _write_events(runs: list[Path], folder: Path) -> None:
     from thistle.report.events import write_events
 
+    if not runs:
+        raise UserError(f"--tensorboard {folder}: there are no runs to write yet")
     try:
         write_events(runs, folder)
     except OSError as error:
         raise UserError(f"--tensorboard {folder}: cannot be written: {error.strerror}") from None
-    results.print(f"for TensorBoard: {folder}", markup=False, soft_wrap=True)
+    results.print(f"for TensorBoard: {len(runs)} runs in {folder}", markup=False, soft_wrap=True)

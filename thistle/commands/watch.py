@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ def watch(
     from thistle.report.live import LOCAL, make_server
     from thistle.report.sources import find_folder
 
-    folder = find_folder(source or out, out)
+    folder = find_folder(source, out) if source else _made(out)
     server = make_server([folder], host)
     listener = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
@@ -32,6 +33,16 @@ def watch(
     if host not in LOCAL:
         complain(f"--host {host}: whoever reaches this machine can read these runs; there is no password")
     server.run(sockets=[listener])
+
+
+def _made(out: str) -> Path:
+    """The folder of all runs; it may be watched before there is a run."""
+    folder = Path(out).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be made: {error.strerror}") from None
+    return folder.resolve()
 
 
 def _listen(host: str, port: int) -> socket.socket:
