@@ -164,6 +164,14 @@ def strength_of(cls: type[PoisoningAttack]) -> str:
     return (field.description or "") if field else ""
 
 
+def default_strength(cls: type[PoisoningAttack]) -> str:
+    """What `attack.strength = "default"` means; empty: the attack has none."""
+    field = settings_of(cls).model_fields.get(STRENGTH)
+    if field is None:
+        return ""
+    return "worked out" if field.default is None else f"{field.default:g}"
+
+
 def most(cls: type[PoisoningAttack]) -> float:
     """The largest strength that its type allows."""
     bounds = settings_of(cls).model_fields[STRENGTH].metadata

@@ -75,7 +75,7 @@ class TestOneFile:
 
     def test_it_is_listed(self) -> None:
         _, rows = TABLES[What.ATTACKS]()
-        assert ["jitter", "ν u, but for a part of it", "own data", "ν", "Nobody 2026"] in rows
+        assert ["jitter", "ν u, but for a part of it", "own data", "ν", "2", "Nobody 2026"] in rows
         assert next(iter(attacks())) == "none"
 
     def test_it_is_made(self) -> None:

@@ -104,11 +104,14 @@ def _strategies() -> tuple[list[str], list[list[str]]]:
 
 
 def _attacks() -> tuple[list[str], list[list[str]]]:
-    from thistle.attacks.registry import Own, PoisoningAttack, about, attacks, strength_of
+    from thistle.attacks.registry import Own, PoisoningAttack, about, attacks, default_strength, strength_of
 
     named: dict[str, type[PoisoningAttack]] = {**attacks(), OWN: Own}
-    rows = [[name, about(cls), cls.knows, strength_of(cls) or "–", cls.paper] for name, cls in named.items()]
-    return ["name", "what", "knows", "attack.strength", "paper"], rows
+    rows = [
+        [name, about(cls), cls.knows, strength_of(cls) or "–", default_strength(cls), cls.paper]
+        for name, cls in named.items()
+    ]
+    return ["name", "what", "knows", "attack.strength", "default", "paper"], rows
 
 
 def _objectives() -> tuple[list[str], list[list[str]]]:
