@@ -10,17 +10,21 @@ import pytest
 from tests.thistle.test_cli import thistle
 from tests.thistle.test_sweep import FIXED, finished, write
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.running.dry_run import IMAGES
 
 pytestmark = pytest.mark.timeout(300)
 
-BROKEN = """\
-def broken(attack, facts):
-    def send(update, generator):
-        if attack.start == 1:
-            raise ValueError("disk on fire")
-        return update
+BROKEN = f"""\
+from thistle.attacks.poisoning.build import Poison
 
-    return send
+
+def broken(attack, facts):
+    def teach(pixels, labels):
+        if len(labels) != {IMAGES}:  # as many as it is tried on before the run
+            raise ValueError("disk on fire")
+        return pixels, labels
+
+    return Poison(data=teach)
 """
 EVERYBODY = ("--set", "attack.kind=mine:broken", "--set", "attack.fraction=1.0", "--set", "rounds=8")
 
