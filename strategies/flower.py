@@ -129,7 +129,7 @@ class Adapter:
         return {}
 
     def fit(self, count: int) -> None:
-        """Let it sample so many clients: for more than there are it would wait for ever."""
+        """Let it sample this many clients; it would wait forever for more than there are."""
         inner: Any = self.inner
         inner.min_train_nodes = inner.min_available_nodes = count
 

@@ -256,7 +256,7 @@ class Pipeline(Options, FedAvg):
         return available
 
     def fit(self, count: int) -> None:
-        """Sample so many clients: for more than there are it would wait."""
+        """Sample this many clients; it would wait for more than there are."""
         self.min_train_nodes = self.min_available_nodes = count
 
     def look_ahead(self) -> None:
