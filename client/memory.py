@@ -31,7 +31,7 @@ def read_state(record: ArrayRecord | None) -> dict[str, np.ndarray] | None:
 def write_memory(before: Memory, learnt: Memory) -> ArrayRecord:
     """What was learnt now (nothing: what was known stays), and that the client has been asked once more."""
     after = {**learnt, TIMES: torch.tensor(times(before) + 1)}
-    return ArrayRecord({name: Array(np.array(tensor, order="C")) for name, tensor in after.items()})
+    return ArrayRecord({name: Array(np.array(tensor.numpy(), order="C")) for name, tensor in after.items()})
 
 
 def times(memory: Memory | None) -> int:
