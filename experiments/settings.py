@@ -275,6 +275,8 @@ class Attack(Open):
     """The last one; 0: to the end."""
     period: Natural = 0
     """They attack for this many rounds, behave for as many, attack again, and so on; 0: they attack in all of them."""
+    honest_first: Natural = 0
+    """Each attacker trains honestly the first so many times that it is asked, to be trusted."""
     strength: NonNegative | Default = "default"
     """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
     omniscient: bool = False

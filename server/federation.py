@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from thistle.server.recording.recorder import Recorder
 from thistle.server.stopping import is_lost, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
+from thistle.server.transport.memories import Memories
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
 from thistle.strategies.build import make_strategy
@@ -47,7 +48,7 @@ from thistle.tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 
-MODEL, STRATEGY, CLIPPING = "model/", "strategy/", "clipping/"
+MODEL, STRATEGY, CLIPPING, ATTACKERS = "model/", "strategy/", "clipping/", "attackers/"
 SAME = ("torch", "machine", "device")
 """What hosts must have in common to compute the same bits."""
 
@@ -82,6 +83,7 @@ class Federation:
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
         self.truth = None if deployed else Truth(experiment)
+        self.memories = None if deployed else Memories(experiment)
         self._failure_shown = False
         self._lost = 0
         """Rounds in a row in which nothing was learnt."""
@@ -149,9 +151,9 @@ class Federation:
         rate = learning_rate(client, number, self.experiment.rounds)
 
         messages = self._configure(number, rate)
-        pending = self.grid.send(messages, client.timeout)
+        pending = self.grid.send(self._with_memories(messages), client.timeout)
         self._overlap(messages)
-        replies = pending.wait()
+        replies = pending.wait() if self.memories is None else self.memories.take(pending.wait())
         replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
@@ -181,6 +183,10 @@ class Federation:
             line |= self.evaluation.measure(self.arrays)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
+
+    def _with_memories(self, messages: list[Message]) -> Sequence[Message]:
+        """Simulated attackers are reminded of what they know."""
+        return messages if self.memories is None else self.memories.add(messages, self.strategy.state_dict())
 
     def _overlap(self, messages: list[Message]) -> None:
         """While the clients train: the last checkpoint, and what the strategy can compute ahead."""
@@ -251,7 +257,9 @@ class Federation:
         plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
         recent = self.clipping.state() if self.clipping else {}
         lengths = {CLIPPING + name: array for name, array in recent.items()}
-        return Checkpoint(number, {**model, **memory, **lengths}, {"strategy": plain})
+        known = self.memories.state() if self.memories else {}
+        attackers = {ATTACKERS + name: array for name, array in known.items()}
+        return Checkpoint(number, {**model, **memory, **lengths, **attackers}, {"strategy": plain})
 
     def _restore(self) -> int:
         """Go on after the last whole checkpoint; returns its round, 0 for a new run."""
@@ -263,6 +271,8 @@ class Federation:
         self.strategy.load_state_dict({**_below(checkpoint.arrays, STRATEGY), **checkpoint.plain["strategy"]})
         if self.clipping:
             self.clipping.restore(_below(checkpoint.arrays, CLIPPING))
+        if self.memories:
+            self.memories.restore(_below(checkpoint.arrays, ATTACKERS))
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 
