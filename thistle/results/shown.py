@@ -9,10 +9,10 @@ from typing import Any, Literal
 Summary = Mapping[str, Any]
 
 
-def mean_of(averaged: Iterable[int | None]) -> str:
+def mean_of(averaged: Iterable[float | None]) -> str:
     """What `final_accuracy` is called, from `evaluations_averaged` of one run or several."""
     counts = set(averaged)
-    k = counts.pop() if len(counts) == 1 else "k"
+    k = counts.pop() if len(counts) == 1 else None
     return "mean of the last evaluation" if k == 1 else f"mean of the last {k or 'k'} evaluations"
 
 
@@ -30,7 +30,9 @@ def accuracy_line(summary: Summary) -> str:
 
 def worst_class(summary: Summary) -> tuple[int, float] | None:
     """Its number and its accuracy; the first of several."""
-    known = [(value, number) for number, value in enumerate(summary.get("class_accuracy") or ()) if value is not None]
+    values = summary.get("class_accuracy")
+    listed = values if isinstance(values, list) else []
+    known = [(value, number) for number, value in enumerate(listed) if isinstance(value, int | float)]
     value, number = min(known, default=(0.0, -1))
     return (number, value) if known else None
 

@@ -167,7 +167,11 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
         ["rounds", f"{summary['rounds']}"],
         *([["lost rounds", f"{summary['lost_rounds']}"]] if summary.get("lost_rounds") else []),
         ["seconds per round", f"{summary['seconds_per_round']:.3f}"],
-        *([["of the defence", f"{defence:.3f}"]] if (defence := summary.get("seconds_defence")) is not None else []),
+        *(
+            [["seconds of the defence", f"{defence:.3f}"]]
+            if (defence := summary.get("seconds_defence")) is not None
+            else []
+        ),
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
         *([["clipped", f"{summary['clipped']}"]] if summary.get("clipped") else []),
         ["model sha256", summary["model_sha256"][:16]],

@@ -39,7 +39,7 @@ def draw_curves(grid: Grid, path: Path) -> None:
 
 
 def draw_final(grid: Grid, path: Path) -> None:
-    """The mean of the last evaluations over the axis that goes across, or else the first: lines over numbers, bars over names."""
+    """Accuracy at the end over the axis that goes across, or else the first: lines over numbers, bars over names."""
     axis = grid.across or (grid.sweep.axes[0] if grid.sweep.axes else None)
     if axis is None:
         return

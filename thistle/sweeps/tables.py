@@ -27,6 +27,10 @@ COUNTS = ("bytes_up", "bytes_down", "rejected", "failed", "model_sha256")
 TIMES = ("id", "seconds", "seconds_per_round", "start_up", "seconds_defence")
 
 
+ABOUT = (
+    "In %; a lifespan in rounds, over the seeds in which it ended. Accuracies by class and by client are those of the "
+    "last evaluation; precision, recall and honest excluded are over all rounds. Seconds are in times.csv."
+)
 FURTHER = [figure for figure in MEASURED if figure.unit != "seconds"]
 
 
@@ -165,15 +169,13 @@ class Grid:
     def further(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of everything else that was measured: one row per point of the grid. No seconds: the same
         sweep gives the same table."""
-        points = list(dict.fromkeys(tuple(result.cell.axes.items()) for result in self.results))
-        columns = {figure.name: [self._spread(dict(axes), figure) for axes in points] for figure in FURTHER}
+        axes = [axis.name for axis in self.sweep.axes]
+        points = list(dict.fromkeys(tuple((name, result.cell.axes[name]) for name in axes) for result in self.results))
+        columns = {figure.name: [self._spread(dict(point), figure) for point in points] for figure in FURTHER}
         known = {name: column for name, column in columns.items() if set(column) != {"–"}}
-        names = [show(value) for axes in points for _, value in axes]
-        width = len(self.sweep.axes)
-        rows = [
-            names[width * i : width * (i + 1)] + [column[i] for column in known.values()] for i in range(len(points))
-        ]
-        return [*(axis.name for axis in self.sweep.axes), *known], rows
+        names = [[show(value) for _, value in point] for point in points]
+        rows = [[*name, *cells] for name, *cells in zip(names, *known.values(), strict=True)]
+        return [*axes, *known], rows
 
     def _spread(self, axes: Mapping[str, Value], figure: Figure) -> str:
         """Mean ± standard error; of a lifespan that no seed has, why."""
@@ -223,7 +225,7 @@ def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str,
     for metric in grid.metrics:
         parts += [f"## {metric}", markdown(*grid.table(metric))]
     if grid.metrics:
-        parts += ["## Further figures", f"In %, at the last evaluation; k: {grid.averaged}.", markdown(*grid.further())]
+        parts += ["## Further figures", f"{ABOUT} Averaged is the {grid.averaged}.", markdown(*grid.further())]
     if findings:
         parts += ["## Expected", "\n".join(f"- {describe(finding)}" for finding in findings)]
     if failed:
