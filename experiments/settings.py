@@ -213,7 +213,8 @@ class Evaluate(Section):
     every: Positive = 5
     """Rounds between two evaluations on the test set; the last round is always evaluated."""
     window: Positive = 4
-    """The final accuracy is the mean of this many last evaluations."""
+    """`final_accuracy` is the mean of this many last evaluations, but never of more than there are in the last quarter
+    of the rounds."""
     batch_size: Positive = 100
     """Images per batch in evaluations."""
     attacks: str = ""

@@ -96,6 +96,8 @@ class Pipeline(Options, FedAvg):
         """All that a round leaves for the next; the checkpoint holds it."""
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
+        self.seconds_learning = 0.0
+        """What the last round's learning on server data took, which is no part of the defence."""
         self.layout: Layout | None = None
         """The model's arrays; known from the first round on, unless it is given earlier (`bind`)."""
         self.rounds_done = 0
@@ -342,10 +344,14 @@ class Pipeline(Options, FedAvg):
         round = self._round(number, answers, model)
         spread = aggregators.sample_variance(updates) if len(updates) else 0.0
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
+        self.seconds_learning = 0.0
         for step in self.plan:
+            started = time.perf_counter()
             progress = step(round, progress)
             if not isinstance(progress, Progress):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
+            if stage(step) == LEARN:
+                self.seconds_learning += time.perf_counter() - started
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
         self._remember(round, progress, answers)
         after = model + progress.step

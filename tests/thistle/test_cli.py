@@ -179,7 +179,7 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
     for _ in range(2):
         done = thistle("run", "digits-clean", "--engine", "inline", *QUICK, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "final accuracy" in done.stdout and "run folder:" in done.stdout
+        assert "last accuracy" in done.stdout and "run folder:" in done.stdout
         assert "plan: inline" in done.stderr
     one, two = (RunFolder(tmp_path / "runs" / name) for name in ("digits-clean", "digits-clean-2"))
     assert model_sha(one) == model_sha(two)
@@ -187,7 +187,7 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
     again = thistle("run", "digits-clean", "--engine", "inline", "--name", "digits-clean", *QUICK, cwd=tmp_path)
     assert again.returncode == 2 and "thistle resume" in again.stderr
     shown = thistle("resume", "digits-clean", cwd=tmp_path)
-    assert shown.returncode == 0 and "final accuracy" in shown.stdout
+    assert shown.returncode == 0 and "last accuracy" in shown.stdout
 
 
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
