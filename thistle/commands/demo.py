@@ -10,6 +10,7 @@ import typer
 from thistle.commands.options import NewOut, OnEngine, Workers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.results.detected import detected
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import claim_folder, make_experiment
 from thistle.terminal.screen import results, table
@@ -56,24 +57,18 @@ def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None
     attack = experiment.attack
     title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"
     rows = [_row(STRATEGIES[name], read_json(folder.summary)) for name, folder in done.items()]
-    columns = ["strategy", "accuracy", "attackers excluded", "excluded are attackers", "s/round"]
-    results.print(table(title, columns, rows))
+    results.print(table(title, list(rows[0]), [list(row.values()) for row in rows]))
     picture = home / "accuracy.png"
     draw_accuracy({STRATEGIES[name]: folder for name, folder in done.items()}, title, picture)
     results.print(f"curves: {picture}", markup=False, soft_wrap=True)
     results.print(f"run folders: {home}", markup=False, soft_wrap=True)
+    results.print(f"next: thistle report {home}", markup=False, soft_wrap=True)
 
 
-def _row(name: str, summary: dict[str, Any]) -> list[str]:
-    detection = summary["detection"]
-    return [
-        name,
-        f"{summary['final_accuracy']:.1%}",
-        _percent(detection["recall"]),
-        _percent(detection["precision"]),
-        f"{summary['seconds_per_round']:.2f}",
-    ]
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+def _row(name: str, summary: dict[str, Any]) -> dict[str, str]:
+    return {
+        "strategy": name,
+        "accuracy": f"{summary['final_accuracy']:.1%}",
+        **detected(summary),
+        "s/round": f"{summary['seconds_per_round']:.2f}",
+    }

@@ -17,6 +17,7 @@ from typing import Any
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import read_file
+from thistle.experiments.runfolder import detection_parts
 
 MEASURES = (
     "accuracy",
@@ -52,7 +53,7 @@ class Run:
     message: str
     experiment: Mapping[str, Any]
     columns: Mapping[str, Sequence[float | None]]
-    """By measure, one value a round; `round` and the counts of `detection` among them."""
+    """By measure, one value a round; `round` and the counts of `detection` (as `whole.true_positive`) among them."""
     robust: Mapping[str, Sequence[float | None]]
     """By attack, one value a round."""
     withstood: Mapping[str, float]
@@ -128,8 +129,7 @@ def read_run(folder: Path, name: str) -> Run:
     if gone:
         status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
-    counts = [line["detection"] if isinstance(line.get("detection"), dict) else {} for line in lines]
-    columns |= {count: [number(one.get(count)) for one in counts] for count in COUNTS}
+    columns |= _detection(lines)
     return Run(
         id=run_id(folder),
         name=name,
@@ -139,10 +139,24 @@ def read_run(folder: Path, name: str) -> Run:
         columns={measure: values for measure, values in columns.items() if any(v is not None for v in values)},
         robust=_robust(lines),
         withstood=_withstood(folder, summary, problems),
-        summary=summary,
+        summary=_in_parts(summary),
         changed=_changed(folder),
         problems=problems,
     )
+
+
+def _detection(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    parts = [detection_parts(line["detection"]) if isinstance(line.get("detection"), dict) else {} for line in lines]
+    return {
+        f"{part}.{count}": [number(one.get(part, {}).get(count)) for one in parts]
+        for part in ("filter", "whole")
+        for count in COUNTS
+    }
+
+
+def _in_parts(summary: Mapping[str, Any]) -> dict[str, Any]:
+    found = summary.get("detection")
+    return {**summary, **({"detection": detection_parts(found)} if isinstance(found, dict) else {})}
 
 
 def is_abandoned(folder: Path) -> bool:

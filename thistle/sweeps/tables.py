@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thistle.experiments.runfolder import read_json, write_atomically, write_json
+from thistle.experiments.runfolder import detection_parts, read_json, write_atomically, write_json
 from thistle.experiments.settings import Value
 from thistle.report.statistics import mean_and_error
 from thistle.sweeps.cells import Cell, show
@@ -73,6 +73,7 @@ def make_rows(sweep: Sweep, results: Sequence[Result]) -> list[dict[str, Any]]:
 
 def _row(sweep: Sweep, result: Result, attacks: Sequence[str]) -> dict[str, Any]:
     cell, found = result.cell, result.summary or {}
+    detection = detection_parts(found.get("detection") or {})
     status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
     return {
         "id": cell.id,
@@ -81,7 +82,8 @@ def _row(sweep: Sweep, result: Result, attacks: Sequence[str]) -> dict[str, Any]
         "status": status,
         **{name: found.get(name) for name in FIGURES},
         **{f"robust.{name}": found.get("final_robust", {}).get(name) for name in attacks},
-        **{name: found.get("detection", {}).get(name) for name in DETECTION},
+        **{name: detection.get("whole", {}).get(name) for name in DETECTION},
+        **{f"filter_{name}": detection.get("filter", {}).get(name) for name in DETECTION},
         **{name: found.get(name) for name in COUNTS},
     }
 
