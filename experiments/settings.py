@@ -276,7 +276,7 @@ class Attack(Open):
     period: Natural = 0
     """They attack for this many rounds, behave for as many, attack again, and so on; 0: they attack in all of them."""
     strength: NonNegative | Default = "default"
-    """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
+    """The attack's main parameter, see `thistle list attacks`; `default`: its own value, which the run folder names."""
     omniscient: bool = False
     """Whether colluders know honest clients' updates rather than only each other's."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import read_file
+from thistle.experiments.experiment import flatten_tables, read_file
 from thistle.experiments.runfolder import detection_parts
 
 MEASURES = (
@@ -41,6 +41,7 @@ HUGE = 1e300
 DEEP = 20
 """Levels of what is shown as it stands: settings and summaries have three."""
 COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
+DETECTION = tuple(f"{part}.{count}" for part in ("filter", "whole") for count in COUNTS)
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,8 @@ def read_run(folder: Path, name: str) -> Run:
 
 def _detection(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     parts = [detection_parts(line["detection"]) if isinstance(line.get("detection"), dict) else {} for line in lines]
-    return {
-        f"{part}.{count}": [number(one.get(part, {}).get(count)) for one in parts]
-        for part in ("filter", "whole")
-        for count in COUNTS
-    }
+    flat = [flatten_tables(one) for one in parts]
+    return {name: [number(one.get(name)) for one in flat] for name in DETECTION}
 
 
 def _in_parts(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,9 +104,8 @@ def write_times(results: Sequence[Result], start_ups: Mapping[str, float], home:
             before = {row["id"]: row["start_up"] for row in csv.DictReader(file) if row.get("start_up")}
     known = {**before, **{name: f"{seconds:.2f}" for name, seconds in start_ups.items()}}
     rows: list[list[Any]] = [list(TIMES)]
-    for result in results:
-        if result.summary:
-            name, found = result.cell.id, result.summary
+    for name, found in {result.cell.id: result.summary for result in results}.items():
+        if found:
             rows.append([name, f"{found['seconds']:.2f}", f"{found['seconds_per_round']:.4f}", known.get(name, "")])
     _write_rows(path, rows)
 
