@@ -218,6 +218,13 @@ def test_a_run_of_the_first_format_is_read_as_the_whole(tmp_path: Path) -> None:
     assert "filter.true_positive" not in run.columns
 
 
+def test_a_page_is_not_written_under_another_kinds_name(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rounds=1)
+    found = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--output", str(tmp_path / "x.pdf")])
+    assert isinstance(found.exception, UserError) and "the page is HTML, so name it .html" in str(found.exception)
+    assert not (tmp_path / "x.pdf").exists()
+
+
 def test_before_the_truth_is_known_all_scores_are_in_one(tmp_path: Path) -> None:
     log = VerdictLog(write_run(tmp_path / "run", finished=False).path)
     log.update()
@@ -365,7 +372,7 @@ def test_tensorboard_gets_every_measure_or_the_user_a_hint(tmp_path: Path) -> No
     assert done.exit_code == 0, done.exception
     events = EventAccumulator(str(tmp_path / "events" / "run")).Reload()
     assert [one.step for one in events.Scalars("accuracy")] == [1, 2, 3]
-    assert {"loss", "bytes_up", "true_positive", "robust/pgd20"} <= set(events.Tags()["scalars"])
+    assert {"loss", "bytes_up", "whole.true_positive", "robust/pgd20"} <= set(events.Tags()["scalars"])
 
 
 def test_tensorboard_gets_the_cells_of_a_sweep_too(tmp_path: Path) -> None:

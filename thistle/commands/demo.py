@@ -18,7 +18,7 @@ from thistle.terminal.screen import results, table
 PRESET = "digits-mix"
 STRATEGIES = {
     "fedavg": "FedAvg",
-    "rfa": "RFA (geometric median)",
+    "rfa": "RFA (GeoMed)",
     "server-alone": "server data alone",
     "rofsl": "RoFSL",
 }

@@ -34,7 +34,7 @@ from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unkn
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
 from thistle.running.prepare import (
-    PRESETS,
+    SWEEPS,
     Overrides,
     about,
     changed,
@@ -50,7 +50,6 @@ from thistle.running.prepare import (
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
-SWEEPS = PRESETS / "sweeps"
 WORDS = ("preset", "seeds", "engine", "columns", "set", "axes", "zip", "expect")
 MOST = 100_000
 """Cells at most: more is a slip of the pen."""
@@ -96,7 +95,7 @@ class Sweep:
             where = " ".join(f"{axis}={show(value)}" for axis, value in axes.items())
             try:
                 keys = pin(self._keys({**settings, "seed": self.seeds[point[0]]}), self.code)
-                cell = place(home, there, settle(keys, self.name, str(home.parent)), axes, settings)
+                cell = place(home, there, settle(keys, self.name, str(home.parent), folders=self.code), axes, settings)
             except UserError as error:
                 raise UserError(f"{self.name}: {where}: {error}" if where else f"{self.name}: {error}") from None
             there[cell.id] = cell.folder.path.name
