@@ -22,7 +22,7 @@ VERDICTS = {
     "filtered": "#e69f00",
     "rejected": "#b5179e",
     "failed": "#7a828a",
-    "next to no weight": "#dce6ec",
+    "next to no weight": "#f0dcae",
 }
 """By the code of a cell, from 1."""
 TRUTH = {"honest": "#2b7bba", "malicious": "#d62828", "all": "#2b7bba"}
