@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from thistle.attacks.registry import chosen
+from thistle.attacks.registry import STRENGTH, chosen
+from thistle.attacks.roles import expected_attackers
 from thistle.experiments.choices import values_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
@@ -10,10 +11,17 @@ from thistle.experiments.settings import Attack
 
 
 def resolve_attack(experiment: Experiment) -> Experiment:
-    """The same experiment with every setting of its attack and none of another; `attack.strength` stays as it was."""
-    attack = experiment.attack
-    options = {name: value for name, value in values_of(chosen(attack)).items() if name != "strength"}
+    """The same experiment with every setting of its attack and none of another.
+
+    `attack.strength` becomes the number that it stands for; "default" stays where the attack has no strength, or finds
+    it anew in every round.
+    """
+    attack, made = experiment.attack, chosen(experiment.attack)
+    n = experiment.client.per_round
+    strength = made.work_out(n, expected_attackers(attack, experiment.task.clients, n, experiment.seed))
+    options = {name: value for name, value in values_of(made).items() if name != STRENGTH}
     common = {name: getattr(attack, name) for name in Attack.model_fields}
+    common[STRENGTH] = "default" if strength is None else strength
     return experiment.model_copy(update={"attack": Attack.model_validate({**common, **options})})
 
 

@@ -102,6 +102,10 @@ class PoisoningAttack(Registered):
     def check(self, classes: int | None) -> None:
         """Refuse settings that do not fit together, or a task with so many classes (None: not known yet)."""
 
+    def work_out(self, n: int, f: int) -> float | None:
+        """Its strength with f attackers among n clients per round; None: it has none, or finds it as it attacks."""
+        return getattr(self, STRENGTH, None)
+
     def measure(self, model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> dict[str, float]:
         """What else evaluations of the global model should report, on the test set."""
         return {}
@@ -158,9 +162,12 @@ def chosen(attack: Attack) -> PoisoningAttack:
 def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]:
     """The keys that these changes drop: another attack does without the old one's settings that it does not have.
 
-    Where nobody attacks any more, it does not matter who did.
+    Nor does it take over the old one's strength, which would mean something else. Where nobody attacks any more, it
+    does not matter who did.
     """
     dropped = ATTACKS.left_behind(keys, changes, lambda kind, _: find(kind))
+    if KEY in keys and changes.get(KEY, keys[KEY]) != keys[KEY]:
+        dropped |= {ATTACKS.prefix + STRENGTH} - changes.keys()
     return dropped | (WHO - changes.keys() if changes.get(KEY) == "none" else set())
 
 

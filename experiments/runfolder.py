@@ -26,8 +26,8 @@ from thistle.experiments.experiment import Experiment, read_file
 from thistle.experiments.locks import holding, is_held
 from thistle.experiments.plugins import pinned_files, use_code
 
-FORMAT = 1
-"""Raised when a reader of an older run folder would misread a newer one."""
+FORMAT = 2
+"""Raised when a reader of an older run folder would misread a newer one. 2: `detection` in two parts."""
 COPIES, ELSE = 4, 4 * 2**20
 """Of the model: two checkpoints, one that is being written, the final one. Bytes for the rest: lines and the log."""
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -141,6 +141,13 @@ class RunFolder:
     def get_status(self) -> dict[str, Any]:
         """The last status written; empty where there is none yet."""
         return read_json(self.status) if self.status.is_file() else {}
+
+
+def detection_parts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """`detection` of a run folder by part, filter and whole. Format 1 had the whole alone, and no name for it."""
+    if "whole" not in found:
+        return {"whole": {name: value for name, value in found.items() if name != "failed_attackers"}}
+    return {part: found[part] for part in ("filter", "whole") if isinstance(found.get(part), dict)}
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:

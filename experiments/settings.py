@@ -279,7 +279,7 @@ class Attack(Open):
     honest_first: Natural = 0
     """Each attacker trains honestly the first so many times that it is asked, to be trusted."""
     strength: NonNegative | Default = "default"
-    """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
+    """The attack's main parameter, see `thistle list attacks`; `default`: its own value, which the run folder names."""
     omniscient: bool = False
     """Whether colluders know honest clients' updates rather than only each other's."""
 

@@ -12,18 +12,25 @@ Kind = Literal["accepted", "filtered", "rejected", "failed"]
 class Verdict:
     """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
 
-    `score` is a filter's or an aggregator's, `weight` what the client's update had in the aggregate, `rank` the part
-    of its full rank to which it was cut, `clipped` the part of its length that was left (None: all of it).
+    `step` is who excluded it or, if it was accepted, who gave it next to no weight. `score` is a filter's or an
+    aggregator's, `threshold` the least score that the filter keeps, `weight` what the update had in the aggregate,
+    `rank` the part of its full rank to which it was cut, `clipped` the part of its length that was left (None: all).
     """
 
     client: int
     verdict: Kind
     step: str = ""
     score: float | None = None
+    threshold: float | None = None
     weight: float | None = None
     rank: float | None = None
     clipped: float | None = None
     reason: str = ""
+
+    @property
+    def heeded(self) -> bool:
+        """Whether the update had a weight that matters."""
+        return self.verdict == "accepted" and not self.step
 
     def line(self, number: int) -> dict[str, Any]:
         """The object that is written for round `number`."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ class Federation:
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["retried"] = self.grid.retried
-        line["detection"] = None if self.truth is None else asdict(self.truth.score(number, verdicts))
+        line["detection"] = None if self.truth is None else self.truth.score(number, verdicts).counts()
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):

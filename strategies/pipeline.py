@@ -22,7 +22,7 @@ from thistle.experiments.randomness import numpy_rng
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
 from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, RATE, ROUND, ask_for_factors
-from thistle.protocol.verdict import Verdict
+from thistle.protocol.verdict import Kind, Verdict
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
 from thistle.strategies.buffers import combine_buffers, take_reference
@@ -81,6 +81,8 @@ class Pipeline(Options, FedAvg):
     """Whether the rule works coordinate by coordinate."""
     mixes: ClassVar[bool] = False
     """Whether the rule takes `mixing` itself; otherwise it gets the mixed rows."""
+    leaves_out: ClassVar[str] = ""
+    """Why a client gets no weight at all, in words, where the rule selects clients; empty: it only weighs them."""
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         """The settings of a subclass are arguments of its constructor, with or without a decorator."""
@@ -112,7 +114,8 @@ class Pipeline(Options, FedAvg):
 
     def steps(self) -> Sequence[Step | None]:
         """The rule's own steps, in its paper's order; None: that one is turned off."""
-        return [Aggregation(self.name or type(self).__name__, self.rule, self.coordinatewise, self.mixes)]
+        name = self.name or type(self).__name__
+        return [Aggregation(name, self.rule, self.coordinatewise, self.mixes, self.leaves_out)]
 
     def rule(self, updates: Tensor, weights: Tensor) -> Aggregate | Tensor:
         """From the updates, one per row, and the clients' shares to the aggregate, or just its vector."""
@@ -277,7 +280,7 @@ class Pipeline(Options, FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As Flower calls it, with messages. Metrics are Flower's average over the accepted, and the steps' own."""
+        """As Flower calls it, with messages. Metrics are Flower's average over the heeded, and the steps' own."""
         valid, _ = self._check_and_log_replies(replies, is_train=True)
         answered = sorted(valid, key=lambda reply: reply.metadata.src_node_id)
         answers, updates, rejected = self._read(answered)
@@ -285,9 +288,9 @@ class Pipeline(Options, FedAvg):
             return None, None
         record, said = self.next_model(server_round + self._rounds_before, answers, updates)
         self.verdicts |= {client: Verdict(client, "rejected", reason=NOT_FINITE) for client in rejected}
-        accepted = [reply.content for reply in answered if self._is_accepted(reply.metadata.src_node_id)]
+        heeded = [reply.content for reply in answered if self.verdicts[reply.metadata.src_node_id].heeded]
         assert self.train_metrics_aggr_fn is not None
-        average = self.train_metrics_aggr_fn(accepted or [reply.content for reply in answered], self.weighted_by_key)
+        average = self.train_metrics_aggr_fn(heeded or [reply.content for reply in answered], self.weighted_by_key)
         return record, MetricRecord({**average, **said})
 
     def _read(self, replies: Sequence[Message]) -> tuple[list[Answer], np.ndarray, list[int]]:
@@ -319,9 +322,6 @@ class Pipeline(Options, FedAvg):
             logger.warning("The model stays: %s", str(error).removeprefix("strategy."))
             return False
         return True
-
-    def _is_accepted(self, client: int) -> bool:
-        return self.verdicts[client].verdict == "accepted"
 
     def _answer(self, reply: Message) -> Answer:
         assert self.layout is not None
@@ -460,17 +460,21 @@ def _as_array(ids: Iterable[int]) -> np.ndarray:
 
 def _verdicts(round: Round, progress: Progress) -> dict[int, Verdict]:
     """What the steps said of each client."""
-    columns = [_column(values, len(round.ids)) for values in (progress.scores, progress.weights, round.ranks)]
+    values = (progress.scores, progress.thresholds, progress.weights, round.ranks)
+    columns = [_column(one, len(round.ids)) for one in values]
+    said: dict[int, tuple[Kind, str, str]]
+    said = {row: ("filtered", step, progress.reasons.get(row, "")) for row, step in progress.dropped_by.items()}
+    said |= {row: ("accepted", progress.weighed_by, reason) for row, reason in progress.faint.items()}
     verdicts = {}
-    for row, (client, score, weight, rank) in enumerate(zip(round.ids, *columns, strict=True)):
-        step = progress.dropped_by.get(row, "")
-        known = None if score is None or math.isnan(score) else score
-        verdicts[client] = Verdict(client, "filtered" if step else "accepted", step, known, weight, rank)
+    for row, (client, score, threshold, weight, rank) in enumerate(zip(round.ids, *columns, strict=True)):
+        kind, step, reason = said.get(row, ("accepted", "", ""))
+        verdicts[client] = Verdict(client, kind, step, score, threshold, weight, rank, reason=reason)
     return verdicts
 
 
 def _column(values: Tensor | None, rows: int) -> Sequence[float | None]:
-    return [None] * rows if values is None else values.tolist()
+    """NaN says that there is no such number."""
+    return [None] * rows if values is None else [None if math.isnan(one) else one for one in values.tolist()]
 
 
 def _gain(answer: Answer) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Protocol
@@ -89,8 +90,16 @@ class Progress:
     """Whether the aggregate was made coordinate by coordinate."""
     dropped_by: Mapping[int, str] = field(default_factory=dict)
     """Row → the step that filtered it out."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Row → why, in words, where the step said so."""
+    faint: Mapping[int, str] = field(default_factory=dict)
+    """Row → how little, in words: who was kept, but has next to no weight in the aggregate."""
+    weighed_by: str = ""
+    """The step that gave the weights."""
     scores: Tensor | None = None
     """n: the filter's score of each client, or else the aggregator's."""
+    thresholds: Tensor | None = None
+    """n: the least score with which the filter kept a client; NaN where it went by something else."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What goes into the memory."""
@@ -100,11 +109,27 @@ class Progress:
         kept = torch.ones(len(updates), dtype=torch.bool)
         return cls(updates, kept, torch.zeros(updates.shape[1]))
 
-    def drop(self, rows: Tensor, step: str) -> Progress:
-        """Without these rows (n booleans)."""
-        gone = rows & self.kept
-        named = {int(row): step for row in gone.nonzero()}
-        return replace(self, kept=self.kept & ~gone, dropped_by={**self.dropped_by, **named})
+    def drop(self, rows: Tensor, step: str, why: Callable[[int], str] | str = "") -> Progress:
+        """Without these rows (n booleans); `why` in words, the same for all or by row."""
+        gone = (rows & self.kept).nonzero().flatten().tolist()
+        named = dict.fromkeys(gone, step)
+        said = {row: why if isinstance(why, str) else why(row) for row in gone} if why else {}
+        dropped_by, reasons = {**self.dropped_by, **named}, {**self.reasons, **said}
+        return replace(self, kept=self.kept & ~rows, dropped_by=dropped_by, reasons=reasons)
+
+    def score(self, scores: Tensor, threshold: float = math.nan) -> Progress:
+        """With a filter's scores of those it sees; who was dropped before keeps what that was for."""
+        thresholds = torch.full_like(scores, threshold)
+        if self.scores is not None and self.thresholds is not None:
+            scores = torch.where(self.kept, scores, self.scores)
+            thresholds = torch.where(self.kept, thresholds, self.thresholds)
+        return replace(self, scores=scores, thresholds=thresholds)
+
+    def heeded(self) -> Tensor:
+        """n booleans: who was kept, and with a weight that matters."""
+        heeded = self.kept.clone()
+        heeded[list(self.faint)] = False
+        return heeded
 
     def heard(self) -> Tensor:
         """n booleans: whose buffers count. Nobody's, where nothing was aggregated."""

@@ -43,7 +43,8 @@ def pick_device(name: str) -> torch.device:
             raise RuntimeError("nothing that can train")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"runtime.device = {name!r}: not available here; use auto, cpu or cuda") from None
+        there = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no CUDA device"
+        raise UserError(f"runtime.device = {name!r}: not available here; use {there}") from None
     return device
 
 

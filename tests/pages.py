@@ -70,7 +70,8 @@ def _verdicts(rng: np.random.Generator, clients: int, malicious: int) -> list[Ve
         kind = next((kind for kind, upto in _upto(table) if draws[client] < upto), table[-1][0])
         step = {"filtered": "loss", "rejected": "guard"}.get(kind, "")
         score = scores[client] + (3.0 if client < malicious else 0.0)
-        made.append(Verdict(client, kind, step, score, 1 / clients, None, "too long" if kind == "rejected" else ""))
+        reason = "too long" if kind == "rejected" else ""
+        made.append(Verdict(client, kind, step, score, 1.5, 1 / clients, reason=reason))
     return made
 
 
@@ -80,8 +81,8 @@ def _upto(table: tuple[tuple[Kind, float], ...]) -> list[tuple[Kind, float]]:
 
 
 def _line(number: int, verdicts: list[Verdict], malicious: int, level: float, robust: bool) -> dict[str, Any]:
-    out = [v.verdict in ("filtered", "rejected") for v in verdicts]
     kept = [v.verdict == "accepted" for v in verdicts]
+    parts = {"filter": ("filtered",), "whole": ("filtered", "rejected")}
     accuracy = level * (1 - 0.8 / number**0.7)
     return {
         "round": number,
@@ -91,16 +92,22 @@ def _line(number: int, verdicts: list[Verdict], malicious: int, level: float, ro
         "train_loss": 2.0 / number,
         **{kind: sum(v.verdict == kind for v in verdicts) for kind in ("accepted", "filtered", "rejected", "failed")},
         "detection": {
-            "true_positive": sum(out[:malicious]),
-            "false_positive": sum(out[malicious:]),
-            "false_negative": sum(kept[:malicious]),
-            "true_negative": sum(kept[malicious:]),
+            name: _counts([v.verdict in kinds for v in verdicts], kept, malicious) for name, kinds in parts.items()
         },
         "seconds_clients": 1.0,
         "seconds": 1.5,
         "accuracy": accuracy,
         "loss": 2.2 - accuracy,
         **({"robust": {"natural": accuracy, "fgsm": 0.7 * accuracy, "pgd20": 0.5 * accuracy}} if robust else {}),
+    }
+
+
+def _counts(out: list[bool], kept: list[bool], malicious: int) -> dict[str, int]:
+    return {
+        "true_positive": sum(out[:malicious]),
+        "false_positive": sum(out[malicious:]),
+        "false_negative": sum(kept[:malicious]),
+        "true_negative": sum(kept[malicious:]),
     }
 
 

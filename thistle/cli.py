@@ -27,6 +27,7 @@ from thistle.commands import (
     sweep,
     watch,
 )
+from thistle.commands.settable import Settable
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments import extras
 from thistle.experiments.errors import UserError
@@ -36,6 +37,7 @@ app = typer.Typer(
     name="thistle",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click suggests them too
     pretty_exceptions_enable=False,
 )
 
@@ -55,16 +57,16 @@ def options(
     """Robust federated learning on Flower."""
 
 
-app.command("run")(run.run)
+app.command("run", cls=Settable)(run.run)
 app.command("resume")(resume.resume)
-app.command("sweep")(sweep.sweep)
+app.command("sweep", cls=Settable)(sweep.sweep)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
 app.command("predict")(predict.predict)
 app.command("list")(listing.list_)
-app.command("demo")(demo.demo)
+app.command("demo", cls=Settable)(demo.demo)
 app.command("certs")(certs.certs)
 app.add_typer(deploy.app, name="deploy")
 

@@ -20,9 +20,12 @@ class Alie(ByColluders):
 
     strength: NonNegative | None = setting("z", default=None, declared=("default", 1.5))
 
+    def work_out(self, n: int, f: int) -> float:
+        """By the paper's formula."""
+        return alie_z(n, f) if self.strength is None else self.strength
+
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
-        z = alie_z(facts.n, facts.f) if self.strength is None else self.strength
-        return panel.mean(0) - z * panel.std(0, correction=0)
+        return panel.mean(0) - self.work_out(facts.n, facts.f) * panel.std(0, correction=0)
 
 
 def alie_z(n: int, f: int) -> float:

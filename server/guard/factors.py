@@ -20,13 +20,11 @@ SLACK = 1e-3  # |UᵀU − I|, |VᵀV − I|
 LARGEST = 2.0  # |value| in U and V, of which none is above 1 in truth
 
 
-def read_factors(
-    record: ArrayRecord, layout: Layout, sent: Sent, fraction: float, out: np.ndarray
-) -> tuple[Arrays, int]:
-    """The model that the factors make of the one that was sent, and their bytes; the update is written into `out`."""
+def read_factors(record: ArrayRecord, layout: Layout, sent: Sent, fraction: float, out: np.ndarray) -> Arrays:
+    """The model that the factors make of the one that was sent; the update is written into `out`."""
     expected = [part for entry in layout.entries for part in _parts(record, entry, fraction)]
     check_keys(record, expected)
-    num_bytes = check_size(record, expected, factor_bytes(layout, fraction))
+    check_size(record, expected, factor_bytes(layout, fraction))
     found = {part.name: decode(record[part.name], part) for part in expected}
     for part in expected:
         check_values(found[part.name], part, sent.values.get(part.name))
@@ -38,7 +36,7 @@ def read_factors(
         else:
             values[entry.name] = found[entry.name]
     check_distance(math.sqrt(layout.write_change(values, sent.vector, out)), sent)
-    return values, num_bytes
+    return values
 
 
 def _parts(record: ArrayRecord, entry: Entry, fraction: float) -> list[Entry]:

@@ -261,16 +261,13 @@ class AnyAppGuard(Guard):
         super().__init__(layout, 0, lambda _: cap, keeps_updates=False)
         self.agreement = agreement
 
-    def read(
-        self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray
-    ) -> tuple[Answer, int]:
+    def read(self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray) -> Answer:
         """A reply to a request for evaluation has no model: then the layout is empty."""
         self.agreement.check_configs(records)
         numbers = self.agreement.read_numbers(only(records, MetricRecord), cap)
         if not self.layout.entries:
-            return Answer(client, numbers, {}), 0
-        model, num_bytes = read_model(only(records, ArrayRecord), self.layout, terms.sent, row)
-        return Answer(client, numbers, model), num_bytes
+            return Answer(client, numbers, {})
+        return Answer(client, numbers, read_model(only(records, ArrayRecord), self.layout, terms.sent, row))
 
 
 def _key(strategy: Any, name: str) -> str | None:

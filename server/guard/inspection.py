@@ -37,7 +37,7 @@ class Inspection:
     answers: list[Answer] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)  # replies nobody asked for in this round
-    num_bytes: int = 0  # what the arrays of the accepted replies weighed as they came
+    num_bytes: int = 0  # what the arrays of all replies weighed as they came, those of rejected ones too
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ class Guard:
         caps = {client: self.max_examples(client) for client in sorted(set(asked))}
         rows = len(caps) if self.keeps_updates else 1
         updates = np.empty((rows, self.layout.size), np.float32)  # numpy's large arrays lie in huge pages
-        inspection = Inspection(updates)
-        mails = _sort(replies, caps, group_id, inspection.strays)
+        came = list(replies)
+        inspection = Inspection(updates, num_bytes=sum(_size(reply.records or {}) for reply in came))
+        mails = _sort(came, caps, group_id, inspection.strays)
         with np.errstate(over="ignore", invalid="ignore"):
             for client, cap in caps.items():
                 row = updates[len(inspection.answers) if self.keeps_updates else 0]
@@ -100,7 +101,7 @@ class Guard:
     ) -> Verdict:
         """Add the answer of a client whose reply is good, and its update in `row`; say what became of it."""
         try:
-            answer, num_bytes = self.read(client, _only_records(mail), terms, cap, row)
+            answer = self.read(client, _only_records(mail), terms, cap, row)
         except Failed as failure:
             return Verdict(client, "failed", reason=printable(failure))
         except Rejected as broken:
@@ -109,21 +110,25 @@ class Guard:
             reason = printable(f"records: {type(error).__name__}: {error}")
             return Verdict(client, "rejected", step="guard", reason=reason)
         inspection.answers.append(answer)
-        inspection.num_bytes += num_bytes
         return Verdict(client, "accepted")
 
-    def read(
-        self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray
-    ) -> tuple[Answer, int]:
-        """The answer that these records hold and the bytes of its arrays, or Rejected; the update goes into `row`."""
+    def read(self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray) -> Answer:
+        """The answer that these records hold, or Rejected; the update goes into `row`."""
         arrays, metrics = check_records(records)
         numbers = read_metrics(metrics, terms.expected, self.classes, cap)
         rank = terms.ranks.get(client)
         if rank is None:
-            model, num_bytes = read_model(arrays, self.layout, terms.sent, row)
+            model = read_model(arrays, self.layout, terms.sent, row)
         else:
-            model, num_bytes = read_factors(arrays, self.layout, terms.sent, rank, row)
-        return Answer(client, numbers, model), num_bytes
+            model = read_factors(arrays, self.layout, terms.sent, rank, row)
+        return Answer(client, numbers, model)
+
+
+def _size(records: Mapping[str, Record]) -> int:
+    """Bytes of the arrays in one reply; what is none is not counted."""
+    arrays = (array for record in records.values() if isinstance(record, ArrayRecord) for array in record.values())
+    data = (getattr(array, "data", None) for array in arrays)
+    return sum(len(one) for one in data if type(one) is bytes)
 
 
 def _sort(replies: Iterable[Reply], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:

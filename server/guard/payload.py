@@ -49,10 +49,10 @@ class Sent:
         return cls(values, vector, math.sqrt(squares), largest, record_bytes([record]))
 
 
-def read_model(record: ArrayRecord, layout: Layout, sent: Sent, out: np.ndarray) -> tuple[Arrays, int]:
-    """The model's arrays, views of the bytes as they came, and how many these are; its update is written into `out`."""
+def read_model(record: ArrayRecord, layout: Layout, sent: Sent, out: np.ndarray) -> Arrays:
+    """The model's arrays, views of the bytes as they came; its update is written into `out`."""
     check_keys(record, layout.entries)
-    num_bytes = check_size(record, layout.entries, sent.num_bytes)
+    check_size(record, layout.entries, sent.num_bytes)
     values = {entry.name: decode(record[entry.name], entry) for entry in layout.entries}
     distance = math.sqrt(layout.write_change(values, sent.vector, out))
     near = sent.largest + distance <= LARGEST / 2  # then no value can be too large, or not finite
@@ -60,7 +60,7 @@ def read_model(record: ArrayRecord, layout: Layout, sent: Sent, out: np.ndarray)
         if not _unchanged(record[entry.name], entry, sent):
             check_values(values[entry.name], entry, sent.values[entry.name])
     check_distance(distance, sent)
-    return values, num_bytes
+    return values
 
 
 def _unchanged(array: Array, entry: Entry, sent: Sent) -> bool:
@@ -77,8 +77,8 @@ def check_keys(record: ArrayRecord, entries: Sequence[Entry]) -> None:
         raise Rejected(f"keys: {len(record)} arrays instead of {len(entries)}")
 
 
-def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> int:
-    """Arrays of bytes, together hardly more of them than are expected; returns how many."""
+def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> None:
+    """Arrays of bytes, together hardly more of them than are expected."""
     size = 0
     for entry in entries:
         array = record[entry.name]
@@ -88,7 +88,6 @@ def check_size(record: ArrayRecord, entries: Sequence[Entry], expected: int) -> 
     limit = int(expected * 1.1) + 64_000
     if size > limit:
         raise Rejected(f"size: {size} bytes, at most {limit} are expected")
-    return size
 
 
 def decode(array: Array, entry: Entry) -> np.ndarray:

@@ -6,41 +6,34 @@ Nothing here is seen by a strategy: the truth of a simulation is used for scorin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any
 
 from thistle.attacks.roles import active, attackers
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import detection_parts
 from thistle.protocol.verdict import Verdict
 
-EXCLUDED = ("filtered", "rejected")
 UNKNOWN: dict[str, object] = {"malicious": None, "kind": None, "start": None, "stop": None, "period": None}
 """truth.json of a deployed federation."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of judged replies; "positive" is an exclusion. Who failed to answer is not judged, but counted."""
+    """Counts of judged replies; "positive" is an exclusion."""
 
     true_positive: int = 0
     false_positive: int = 0
     false_negative: int = 0
     true_negative: int = 0
-    failed_attackers: int = 0
 
     def __add__(self, other: Score) -> Score:
-        return Score(
-            self.true_positive + other.true_positive,
-            self.false_positive + other.false_positive,
-            self.false_negative + other.false_negative,
-            self.true_negative + other.true_negative,
-            self.failed_attackers + other.failed_attackers,
-        )
+        return Score(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
-    def every_attacker_failed(self) -> bool:
-        """Whether none of those who should have attacked sent anything."""
-        return self.failed_attackers > 0 and self.true_positive + self.false_negative == 0
+    def attacks(self) -> int:
+        return self.true_positive + self.false_negative
 
     def figures(self) -> dict[str, float | None]:
         """precision, recall, f1 and the share of honest replies that was excluded; None where undefined."""
@@ -48,17 +41,50 @@ class Score:
         recall = _ratio(self.true_positive, self.true_positive + self.false_negative)
         f1 = _ratio(2 * self.true_positive, 2 * self.true_positive + self.false_positive + self.false_negative)
         honest = _ratio(self.false_positive, self.false_positive + self.true_negative)
-        attacked = self.true_positive + self.false_negative > 0
         return {
-            "precision": precision if attacked else None,
+            "precision": precision if self.attacks else None,
             "recall": recall,
-            "f1": f1 if attacked else None,
+            "f1": f1 if self.attacks else None,
             "honest_excluded": honest,
         }
 
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The filter by itself, and the whole defence. Who failed to answer is not judged, but counted."""
+
+    filter: Score = field(default_factory=Score)
+    """Of the replies that the guard let pass: whom a step filtered out."""
+    whole: Score = field(default_factory=Score)
+    """Of all replies: whose update was filtered out, rejected, or had next to no weight."""
+    failed_attackers: int = 0
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Any]) -> Detection:
+        """From a line of metrics.jsonl."""
+        parts = {name: Score(**found) for name, found in detection_parts(counts).items()}
+        return cls(**parts, failed_attackers=counts.get("failed_attackers", 0))
+
+    def __add__(self, other: Detection) -> Detection:
+        failed = self.failed_attackers + other.failed_attackers
+        return Detection(self.filter + other.filter, self.whole + other.whole, failed)
+
+    @property
+    def every_attacker_failed(self) -> bool:
+        """Whether none of those who should have attacked sent anything."""
+        return self.failed_attackers > 0 and not self.whole.attacks
+
+    def counts(self) -> dict[str, Any]:
+        """For metrics.jsonl."""
+        return asdict(self)
+
+    def figures(self) -> dict[str, dict[str, float | None]]:
+        """For summary.json."""
+        return {"filter": self.filter.figures(), "whole": self.whole.figures()}
 
 
 @dataclass(frozen=True)
@@ -71,12 +97,15 @@ class Truth:
     def malicious(self) -> frozenset[int]:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
-    def score(self, number: int, verdicts: Collection[Verdict]) -> Score:
+    def score(self, number: int, verdicts: Collection[Verdict]) -> Detection:
         """One round's verdicts; an attacker that rests is honest that round."""
         foes = self.malicious if active(self.experiment.attack, number) else frozenset()
-        counts = Counter((v.client in foes, v.verdict in EXCLUDED) for v in verdicts if v.verdict != "failed")
-        failed = sum(v.client in foes for v in verdicts if v.verdict == "failed")
-        return Score(counts[True, True], counts[False, True], counts[True, False], counts[False, False], failed)
+        answered = [v for v in verdicts if v.verdict != "failed"]
+        return Detection(
+            _score([v for v in answered if v.verdict != "rejected"], foes, lambda v: v.verdict == "filtered"),
+            _score(answered, foes, lambda v: not v.heeded),
+            sum(v.client in foes for v in verdicts if v.verdict == "failed"),
+        )
 
     def document(self) -> dict[str, object]:
         """For truth.json."""
@@ -88,3 +117,8 @@ class Truth:
             "stop": attack.stop,
             "period": attack.period,
         }
+
+
+def _score(verdicts: Collection[Verdict], foes: Collection[int], excluded: Callable[[Verdict], bool]) -> Score:
+    counts = Counter((v.client in foes, excluded(v)) for v in verdicts)
+    return Score(counts[True, True], counts[False, True], counts[True, False], counts[False, False])

@@ -12,7 +12,7 @@ from typing import Any
 from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
 from thistle.experiments.settings import Attack
 from thistle.protocol.verdict import Verdict
-from thistle.server.recording.detection import Score
+from thistle.server.recording.detection import Detection
 from thistle.server.recording.results import accuracies, backdoor, seconds_of_defence
 
 LINES = json.JSONEncoder(allow_nan=False)
@@ -59,10 +59,10 @@ class Recorder:
         }
 
     @property
-    def score(self) -> Score | None:
+    def score(self) -> Detection | None:
         """Over all rounds: the lines hold each round's counts. None where nobody knows the truth."""
         counts = [line["detection"] for line in self.rounds if "detection" in line]
-        return None if None in counts else sum((Score(**count) for count in counts), Score())
+        return None if None in counts else sum(map(Detection.of, counts), Detection())
 
 
 def _finite(line: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Bulyan(Pipeline):
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     coordinatewise = mixes = True
+    leaves_out = "not selected"
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:
         """Krum's choice of n − 2f, then per coordinate the values nearest to their median."""

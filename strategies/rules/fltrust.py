@@ -11,6 +11,8 @@ from thistle.strategies.registry import strategy
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing
 
+AGAINST = "no trust: it does not go the way of the server's own update"
+
 
 @strategy("fltrust", "Cao et al. 2021")
 class FLTrust(Pipeline):
@@ -42,5 +44,6 @@ class TrustByCosine:
         if not progress.kept.any():
             return nothing(progress)
         reference = round.server.learn(round.model, round.lr) - round.model
-        found = aggregated(round, progress, aggregators.fltrust(kept_updates(progress), reference), "fltrust")
-        return replace(found, voters=found.kept)  # the server's data spoke against the others
+        trusted = aggregators.fltrust(kept_updates(progress), reference)
+        found = aggregated(round, progress, trusted, "fltrust", leaves_out=AGAINST)
+        return replace(found, voters=found.heeded())  # the server's data spoke against the others

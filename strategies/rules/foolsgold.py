@@ -48,5 +48,5 @@ class OneVotePerDirection:
         weights = aggregators.foolsgold(aggregators.gram(history, centred=False))
         sums = {f"foolsgold/{client}": row.numpy().copy() for client, row in zip(ids, history, strict=True)}
         if not bool((weights > 0).any()):
-            return nothing(progress).drop(progress.kept, "foolsgold").note(**sums)
+            return nothing(progress, "foolsgold").note(**sums)
         return aggregated(round, progress, aggregators.mean(updates, weights), "foolsgold").note(**sums)

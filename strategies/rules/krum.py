@@ -18,6 +18,7 @@ class Krum(Pipeline):
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     mixes = True
+    leaves_out = "not selected"
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:
         """The update with the least sum of squared distances to its n − f − 2 nearest."""

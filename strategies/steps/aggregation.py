@@ -18,7 +18,7 @@ Rule = Callable[..., Aggregate | Tensor]
 """(kept updates, their prior weights) → the aggregate, or just its vector."""
 
 NEGLIGIBLE = 0.1
-"""A client whose weight is below this part of its share by the prior counts as excluded by the aggregate."""
+"""A weight below this part of the client's share by the prior is next to none."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,16 @@ class Aggregation:
     rule: Rule
     coordinatewise: bool = False
     mixes: bool = False
+    leaves_out: str = ""
+    """Why a client has no weight at all, in words, where the rule selects clients; empty: it only weighs them."""
     stage: ClassVar[str] = "aggregate"
     takes_mixing: ClassVar[bool] = True
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
             return nothing(progress)
-        return aggregated(round, progress, self._apply(round, progress), self.name, self.coordinatewise)
+        found = self._apply(round, progress)
+        return aggregated(round, progress, found, self.name, self.coordinatewise, self.leaves_out)
 
     def _apply(self, round: Round, progress: Progress) -> Aggregate:
         updates, mixing = kept_updates(progress), progress.mixing
@@ -82,20 +85,35 @@ def scored(progress: Progress, scores: Tensor) -> Progress:
     return replace(progress, scores=whole)
 
 
-def nothing(progress: Progress) -> Progress:
-    """Nobody is left to aggregate: the model stays where it is."""
-    return replace(progress, weights=torch.zeros(len(progress.kept), dtype=torch.float64))
+def nothing(progress: Progress, name: str = "") -> Progress:
+    """Nobody is left to aggregate, or the step of this name gave nobody any weight: the model stays where it is."""
+    weights = torch.zeros(len(progress.kept), dtype=torch.float64)
+    faint = dict.fromkeys(progress.kept.nonzero().flatten().tolist(), "nobody has any weight")
+    return replace(progress, weights=weights, voters=torch.zeros_like(progress.kept), faint=faint, weighed_by=name)
 
 
-def aggregated(round: Round, progress: Progress, found: Aggregate, name: str, coordinatewise: bool = False) -> Progress:
-    """The aggregate, with the weights of all clients; whom it gave next to nothing counts as filtered by it.
+def aggregated(
+    round: Round,
+    progress: Progress,
+    found: Aggregate,
+    name: str,
+    coordinatewise: bool = False,
+    leaves_out: str = "",
+) -> Progress:
+    """The aggregate, with the weights of all clients, and who has next to none.
 
-    The buffers of such a client still count. Krum chooses one client, whose buffers nobody could check; a filter's
-    verdict goes by the server's data and is final.
+    A rule that selects (`leaves_out` says why, in words) filters out those to whom it gives no weight at all. Their
+    buffers still count: Krum chooses one client, whose buffers nobody could check; a filter's verdict goes by the
+    server's data and is final.
     """
     prior, weights = round.prior, torch.zeros(len(progress.kept), dtype=torch.float64)
     weights[progress.kept] = found.weights
     voters = progress.kept
     progress = replace(progress, step=found.vector, weights=weights, voters=voters, coordinatewise=coordinatewise)
-    negligible = progress.kept & (weights < NEGLIGIBLE * prior / prior[progress.kept].sum())
-    return progress.drop(negligible, name)
+    shares = prior / prior[progress.kept].sum()
+    negligible = weights < NEGLIGIBLE * prior / prior[progress.kept].sum()
+    if leaves_out:
+        progress = progress.drop(weights == 0, name, leaves_out)
+    rows = (negligible & progress.kept).nonzero().flatten().tolist()
+    faint = {row: f"weight {float(weights[row]):.2g} of {float(shares[row]):.2g}" for row in rows}
+    return replace(progress, faint=faint, weighed_by=name)

@@ -35,7 +35,7 @@ def control_records(memory: Mapping[str, np.ndarray], clients: Iterable[int]) ->
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """After an aggregation, option II, for the clients S that are still in it:
+    """After an aggregation, option II, for the clients S that were kept, with a weight that matters:
 
         c_i⁺ = c_i − c + (x_t − x_i)/(K η),     c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)
 
@@ -54,7 +54,7 @@ class ControlVariates:
         steps = self.epochs * torch.ceil(round.examples / self.batch_size)
         notes: dict[str, np.ndarray] = {}
         change = np.zeros_like(c)
-        for row in progress.kept.nonzero().squeeze(1).tolist():
+        for row in progress.heeded().nonzero().squeeze(1).tolist():
             name = f"{CONTROL}/{round.ids[row]}"
             drift = -progress.updates[row].numpy() / np.float32(float(steps[row]) * round.lr)
             moved = drift - c  # c_i⁺ − c_i

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ class AngleFilter:
         dots, squares = inner_products(progress.updates, round.gradient)
         lengths = squares.sqrt() * torch.linalg.vector_norm(round.gradient, dtype=torch.float64)
         cosines = torch.where(lengths > 0, -dots / lengths, 0.0).clamp(-1.0, 1.0)
-        return _report(replace(progress, scores=cosines).drop(cosines < self.angle, "angle"))
+        return _drop(progress, cosines < self.angle, "angle", cosines, self.angle)
 
 
 def loss_scores(updates: Tensor, gradient: Tensor, rho: float) -> Tensor:
@@ -48,14 +49,14 @@ class LossFilter:
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         scores = loss_scores(progress.updates, round.gradient, self.rho)
-        progress = replace(progress, scores=scores)
         if isinstance(self.theta, MaliciousShare):
-            malicious, progress = self.theta.judge(round, progress, scores)
-            return _report(progress.drop(malicious, "loss"))
-        count = part_of(self.theta, len(scores))
+            malicious, why, progress = self.theta.judge(round, progress.score(scores), scores)
+            return _report(progress.drop(malicious, "loss", why))
+        order, count = torch.argsort(scores, stable=True), part_of(self.theta, len(scores))
         lowest = torch.zeros(len(scores), dtype=torch.bool)
-        lowest[torch.argsort(scores, stable=True)[:count]] = True
-        return _report(progress.drop(lowest, "loss"))
+        lowest[order[:count]] = True
+        cut = float(scores[order[count]]) if 0 < count < len(scores) else math.nan
+        return _drop(progress, lowest, "loss", scores, cut)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,27 @@ class ZenoFilter:
         scores = -dots * scale - self.rho * (norms * scale) ** 2
         rescaled = progress.updates.mul_(scale.to(progress.updates.dtype)[:, None])
         spectra = progress.spectra and progress.spectra.rescaled(scale)
-        bound = -self.epsilon * round.lr * length**2
-        return _report(replace(progress, updates=rescaled, spectra=spectra, scores=scores).drop(scores < bound, "zeno"))
+        bound = float(-self.epsilon * round.lr * length**2)
+        return _drop(replace(progress, updates=rescaled, spectra=spectra), scores < bound, "zeno", scores, bound)
+
+
+def _drop(progress: Progress, rows: Tensor, step: str, scores: Tensor, cut: float) -> Progress:
+    """Without these rows, whose scores are below the cut (or at it, where only some of the equals could stay)."""
+
+    def why(row: int) -> str:
+        score, bound = _apart(float(scores[row]), cut)
+        return f"score {score} {'at the cut' if score == bound else f'below the cut at {bound}'}"
+
+    return _report(progress.score(scores, cut).drop(rows, step, why))
+
+
+def _apart(*numbers: float) -> list[str]:
+    """Numbers in words, with as many digits as tell them apart."""
+    for digits in range(2, 18):
+        words = [f"{one:.{digits}g}".replace("-", "−") for one in numbers]
+        if len(set(words)) == len(set(numbers)):
+            break
+    return words
 
 
 def _report(progress: Progress) -> Progress:

@@ -63,7 +63,7 @@ class OnMixedRows:
             mixed = step(inner, mixed)
         weights = uniform * mixed.kept if mixed.weights is None else mixed.weights
         found = Aggregate(mixed.step, mixing.T @ weights)
-        outer = aggregated(round, progress, found, "aggregate", mixed.coordinatewise)
+        outer = aggregated(round, progress, found, mixed.weighed_by or "aggregate", mixed.coordinatewise)
         return replace(outer, metrics={**outer.metrics, **mixed.metrics}, notes={**outer.notes, **mixed.notes})
 
 

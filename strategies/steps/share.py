@@ -8,6 +8,7 @@ Three observations make it work (docs/results.md has the figures):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +40,8 @@ class MaliciousShare:
     suspicion: float = 0.85
     """What the split is taken to be before the first round: better safe."""
 
-    def judge(self, round: Round, progress: Progress, scores: Tensor) -> tuple[Tensor, Progress]:
-        """n booleans: whom to drop."""
+    def judge(self, round: Round, progress: Progress, scores: Tensor) -> tuple[Tensor, Callable[[int], str], Progress]:
+        """n booleans: whom to drop; and why, by row."""
         z = torch.sign(scores) * scores.abs().sqrt()
         past = float(round.memory[SPLIT][0]) if SPLIT in round.memory else self.suspicion
         split = self.split_memory * past + (1 - self.split_memory) * explained(z)
@@ -54,7 +55,11 @@ class MaliciousShare:
             drop[torch.argsort(mine, stable=True)[:most]] = True
         notes = EVIDENCE.after(round.memory, round.ids, evidence)
         progress = progress.note(**{SPLIT: np.array([split])}, **notes)
-        return drop, progress.measure(filter_split=split, filter_share=float(drop.double().mean()))
+
+        def why(row: int) -> str:
+            return f"over its rounds {-evidence[row]:.2g} spreads below the best quarter, more than {bound:g}"
+
+        return drop, why, progress.measure(filter_split=split, filter_share=float(drop.double().mean()))
 
     def _evidence(self, round: Round, now: np.ndarray) -> np.ndarray:
         """What is known of the round's clients: the past and this round, or this round alone for newcomers."""

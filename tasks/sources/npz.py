@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +16,9 @@ from thistle.tasks.sources import archive
 from thistle.tasks.sources.cache import Workspace
 from thistle.tasks.sources.registry import SOURCES, Found, Wanted
 
+logger = logging.getLogger("thistle")
+EXACT = 1e-3
+"""Of a level: so far may a float be from one that came from eight bits."""
 NPZ_BYTES = 8 * 2**30
 WANTED = ("x_train", "y_train", "x_test", "y_test", "classes")
 
@@ -23,11 +27,11 @@ WANTED = ("x_train", "y_train", "x_test", "y_test", "classes")
 def npz(wanted: Wanted) -> Found:
     """The arrays in this file."""
     path = wanted.path
-    return Found(["npz", archive.fingerprint(path)], partial(read_npz, path), str(path))
+    return Found(["npz, from the lowest label", archive.fingerprint(path)], partial(read_npz, path), str(path))
 
 
 def read_npz(path: Path, work: Workspace) -> tuple[str, ...]:
-    """Arrays x_train, y_train, optionally x_test and y_test, and classes (else "0", "1", …)."""
+    """Arrays x_train, y_train, optionally x_test and y_test, and classes (else the labels, from the lowest on)."""
     return put_arrays(str(path), _npz_arrays(path), work)
 
 
@@ -44,9 +48,10 @@ def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tu
         splits[split] = Images(pixels, _labels(where, f"y_{split}", arrays[f"y_{split}"], len(pixels)))
     if splits["train"].shape != splits["test"].shape:
         raise UserError(f"{where}: x_train and x_test hold images of different shapes")
+    lowest, classes = _classes(where, arrays.get("classes"), splits)
     for split, images in splits.items():
-        work.put(split, images.pixels, images.labels)
-    return _classes(where, arrays.get("classes"), splits)
+        work.put(split, images.pixels, images.labels.astype(np.int64) - lowest)
+    return classes
 
 
 def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -78,7 +83,11 @@ def to_pixels(where: str, name: str, x: np.ndarray) -> np.ndarray:
         raise UserError(f"{where}: {name} is {x.dtype}; expected uint8, or float in [0, 1]")
     if x.size and not (x.min() >= 0.0 and x.max() <= 1.0):  # false for NaN, too
         raise UserError(f"{where}: {name} has values outside [0, 1] ({x.min()}..{x.max()})")
-    pixels: np.ndarray = np.rint(x * x.dtype.type(255)).astype(np.uint8)
+    levels = x * x.dtype.type(255)
+    whole = np.rint(levels)
+    if np.abs(levels - whole).max(initial=0) > EXACT:
+        logger.warning("%s: %s is %s: its values are rounded to 8 bits, 256 levels from 0 to 1", where, name, x.dtype)
+    pixels: np.ndarray = whole.astype(np.uint8)
     return pixels
 
 
@@ -88,9 +97,13 @@ def _labels(where: str, name: str, y: np.ndarray, count: int) -> np.ndarray:
     return y
 
 
-def _classes(where: str, names: np.ndarray | None, splits: Mapping[str, Images]) -> tuple[str, ...]:
+def _classes(where: str, names: np.ndarray | None, splits: Mapping[str, Images]) -> tuple[int, tuple[str, ...]]:
+    """The label of the first class, and the classes' names: without any, the numbers from the lowest label on."""
     if names is None:
-        return tuple(map(str, range(1 + max(int(images.labels.max(initial=0)) for images in splits.values()))))
+        labels = np.concatenate([images.labels.astype(np.int64) for images in splits.values()])
+        lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+        lowest = max(lowest, 0)  # below it is nothing that a class could have: refused later
+        return lowest, tuple(map(str, range(lowest, highest + 1)))
     if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) != len(names):
         raise UserError(f"{where}: classes is {names.dtype} of shape {names.shape}; expected strings, all different")
-    return tuple(names.tolist())
+    return 0, tuple(names.tolist())

@@ -13,6 +13,7 @@ import torch
 from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.checks import check_attack, resolve_attack
 from thistle.attacks.poisoning import build
+from thistle.attacks.poisoning.alie import alie_z
 from thistle.attacks.poisoning.backdoor import Backdoor
 from thistle.attacks.poisoning.build import Facts, make_poison
 from thistle.attacks.poisoning.scale import Scale
@@ -177,9 +178,32 @@ class TestRunFolders:
         keys = {"attack.kind": "backdoor", "attack.fraction": 0.5, "rounds": 1}
         folder = run(tiny(tmp_path, **keys))
         assert folder.load_experiment().attack.options == {"boost": 5.0, "target": 0}
+        assert folder.load_experiment().attack.strength == 0.5
         resolved = resolve_attack(folder.load_experiment())
         assert resolved == folder.load_experiment() and resolve_attack(resolved) == resolved
         assert Experiment.of(resolved.flat()) == resolved
+
+    @pytest.mark.parametrize(
+        ("kind", "strength"), [("none", "default"), ("zero", "default"), ("ipm", 0.5), ("alie", alie_z(8, 4))]
+    )
+    def test_the_strength_is_a_number_and_the_bits_are_the_same(
+        self, kind: str, strength: float | str, tmp_path: Path
+    ) -> None:
+        share = {} if kind == "none" else {"attack.fraction": 0.5}
+        keys = {"attack.kind": kind, "client.per-round": 8, **share}
+        folder = run(tiny(tmp_path, **keys))
+        written = folder.load_experiment()
+        assert written.attack.strength == strength
+        again = run(Experiment.of({**written.flat(), "run.name": "again"}))
+        assert model_sha(again) == model_sha(folder)
+
+    def test_another_attack_does_not_take_over_the_strength(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text('attack.kind = "scale"\nattack.fraction = 0.3\nattack.strength = 77.0\n')
+        assert make_experiment(str(file), ["attack.fraction=0.2"]).attack.strength == 77.0
+        assert make_experiment(str(file), ["attack.kind=ipm"]).attack.strength == 0.5
+        assert make_experiment(str(file), ["attack.kind=zero"]).attack.strength == "default"
+        assert make_experiment(str(file), ["attack.kind=ipm", "attack.strength=3.0"]).attack.strength == 3.0
 
     @pytest.mark.parametrize("kind", ["none", "sign-flip", "alie"])
     def test_an_older_one_loads_and_resumes(self, kind: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
 from thistle.protocol.training import TrainReply
 from thistle.protocol.verdict import Kind, Verdict
-from thistle.server.recording.detection import Score, Truth
+from thistle.server.recording.detection import Detection, Score, Truth
 
 COUNT = st.integers(0, 50)
 SCORES = st.builds(Score, COUNT, COUNT, COUNT, COUNT)
@@ -40,6 +40,7 @@ def test_scores_add_up(a: Score, b: Score) -> None:
     assert total.false_negative == a.false_negative + b.false_negative
     assert total.true_negative == a.true_negative + b.true_negative
     assert a + Score() == a and a + b == b + a
+    assert Detection(a, b, 1) + Detection(b, a, 2) == Detection(total, total, 3)
 
 
 @given(SCORES)
@@ -67,15 +68,30 @@ def test_nothing_judged_gives_no_figures() -> None:
 
 def test_each_reply_is_one_of_four() -> None:
     seen = verdicts(c0="accepted", c1="filtered", c2="accepted", c3="filtered", c4="rejected", c5="accepted")
-    assert truth().score(1, seen) == Score(1, 2, 1, 2)
+    assert truth().score(1, seen).whole == Score(1, 2, 1, 2)
+    assert truth().score(1, seen).filter == Score(1, 1, 1, 2), "what the guard rejected never came to the filter"
+
+
+def test_next_to_no_weight_is_the_wholes_and_not_the_filters() -> None:
+    seen = [Verdict(2, "accepted", "rfa", weight=0.001), Verdict(3, "filtered", "loss"), Verdict(4, "accepted", "rfa")]
+    found = truth().score(1, seen)
+    assert found == Detection(filter=Score(1, 0, 1, 1), whole=Score(2, 1, 0, 0))
+    assert found.figures()["filter"]["recall"] == 0.5 and found.figures()["whole"]["recall"] == 1.0
+
+
+def test_lines_of_the_first_format_are_the_wholes() -> None:
+    old = {"true_positive": 1, "false_positive": 2, "false_negative": 3, "true_negative": 4, "failed_attackers": 5}
+    now = Detection(Score(1), Score(2), 3)
+    assert Detection.of(old) == Detection(whole=Score(1, 2, 3, 4), failed_attackers=5)
+    assert Detection.of(now.counts()) == now
 
 
 def test_rejection_by_the_guard_is_an_exclusion() -> None:
-    assert truth().score(1, verdicts(c2="rejected", c3="filtered")) == Score(true_positive=2)
+    assert truth().score(1, verdicts(c2="rejected", c3="filtered")).whole == Score(true_positive=2)
 
 
 def test_who_failed_is_not_judged() -> None:
-    assert truth().score(1, verdicts(c0="failed", c2="failed")) == Score(failed_attackers=1)
+    assert truth().score(1, verdicts(c0="failed", c2="failed")) == Detection(failed_attackers=1)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +100,13 @@ def test_who_failed_is_not_judged() -> None:
 )
 def test_attackers_at_rest_are_honest(number: int, expected: Score) -> None:
     resting = truth(**{"attack.start": 2, "attack.stop": 3})
-    assert resting.score(number, verdicts(c2="filtered", c3="accepted")) == expected
+    assert resting.score(number, verdicts(c2="filtered", c3="accepted")) == Detection(expected, expected)
 
 
 def test_without_an_attack_all_are_honest() -> None:
     peaceful = truth(**{"attack.kind": "none"})
     assert peaceful.malicious == frozenset()
-    score = peaceful.score(1, verdicts(c2="filtered", c3="accepted"))
+    score = peaceful.score(1, verdicts(c2="filtered", c3="accepted")).filter
     assert score == Score(0, 1, 0, 1)
     assert score.figures() == {"precision": None, "recall": None, "f1": None, "honest_excluded": 0.5}
 
@@ -118,4 +134,4 @@ def test_a_run_whose_attackers_all_fail_says_so(tmp_path: Path, monkeypatch: pyt
     summary = read_json(folder.summary)
     assert summary["failed_attackers"] == summary["failed"] > 0
     assert "every attacker failed" in folder.log.read_text()
-    assert summary["detection"]["recall"] is None
+    assert summary["detection"]["whole"]["recall"] is None

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.hostile import HOSTILE, arrays_of, header, with_array, with_metric
 from tests.messages import error_reply, reply, unchecked
-from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.protocol.layout import Layout, record_bytes, to_record, to_state
 from thistle.protocol.verdict import Verdict
 from thistle.server.guard.inspection import Expected, Guard, Inspection
 from thistle.strategies.flower import as_messages
@@ -74,6 +74,17 @@ def judge(*replies: Message) -> Verdict:
     assert [verdict.client for verdict in inspection.verdicts] == list(CLIENTS)
     assert all(verdict.verdict == "accepted" for verdict in inspection.verdicts if verdict.client != VILLAIN)
     return inspection.verdicts[VILLAIN]
+
+
+def test_bytes_of_rejected_replies_are_counted() -> None:
+    replies = [reply(client, honest(client)) for client in CLIENTS]
+    size = inspect(replies).num_bytes
+    assert size == len(replies) * record_bytes([SENT])
+    broken = honest(VILLAIN)
+    broken["metrics"]["loss"] = float("nan")
+    replies[VILLAIN] = reply(VILLAIN, broken)
+    found = inspect(replies)
+    assert [v.client for v in found.verdicts if v.verdict == "rejected"] == [VILLAIN] and found.num_bytes == size
 
 
 @pytest.mark.parametrize("name", HOSTILE)

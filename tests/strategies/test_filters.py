@@ -187,3 +187,33 @@ def test_who_is_gone_stays_gone_and_keeps_its_first_name() -> None:
     progress = Progress.begin(torch.zeros(3, 2)).drop(torch.tensor([True, False, False]), "angle")
     progress = progress.drop(torch.tensor([True, True, False]), "loss")
     assert progress.dropped_by == {0: "angle", 1: "loss"} and progress.kept.tolist() == [False, False, True]
+
+
+def test_a_filter_says_its_cut_and_why_in_words() -> None:
+    gradient = torch.tensor([1.0, 0.0])
+    updates = torch.tensor([[0.31, 0.0], [-0.02, 0.0], [-0.5, 0.0], [0.3105, 0.0]])
+    progress = apply(LossFilter(0.0, 0.5), updates, gradient)
+    assert progress.thresholds.tolist() == pytest.approx([0.02] * 4)
+    assert progress.reasons == {0: "score −0.31 below the cut at 0.02", 3: "score −0.31 below the cut at 0.02"}
+    near = apply(LossFilter(0.0, 0.25), updates, gradient)
+    assert near.reasons == {3: "score −0.3105 below the cut at −0.31"}, "as many digits as tell them apart"
+    assert apply(LossFilter(0.0, 0.0), updates, gradient).thresholds.isnan().all(), "it keeps everybody"
+    angle = apply(AngleFilter(0.5), updates, gradient)
+    assert angle.reasons[0] == "score −1 below the cut at 0.5" and set(angle.thresholds.tolist()) == {0.5}
+    zeno = apply(ZenoFilter(0.0, 0.5), updates, gradient)
+    assert zeno.reasons.keys() == {0, 3} and zeno.thresholds.tolist() == pytest.approx([-0.5 * LR] * 4)
+
+
+def test_equal_scores_at_the_cut_are_said_to_be() -> None:
+    progress = apply(LossFilter(0.0, 0.5), torch.tensor([[-1.0, 0.0]]).repeat(4, 1), torch.tensor([1.0, 0.0]))
+    assert progress.reasons == dict.fromkeys((0, 1), "score 1 at the cut")
+
+
+def test_who_was_dropped_before_keeps_the_score_it_was_dropped_for() -> None:
+    updates, gradient = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-2.0, 0.0]]), torch.tensor([1.0, 0.0])
+    progress = apply(AngleFilter(0.0), updates, gradient)
+    prior = torch.full((3,), 1 / 3, dtype=torch.float64)
+    progress = LossFilter(0.0, 0.67)(Round(1, (0, 1, 2), prior, torch.zeros(2), LR, Known(gradient)), progress)
+    assert progress.dropped_by == {0: "angle", 1: "loss"}
+    assert progress.scores.tolist() == [-1.0, 1.0, 2.0] and progress.thresholds.tolist() == [0.0, 2.0, 2.0]
+    assert progress.reasons == {0: "score −1 below the cut at 0", 1: "score 1 below the cut at 2"}

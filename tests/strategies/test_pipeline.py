@@ -212,7 +212,7 @@ def test_buffers_stay_where_nobody_is_kept(rule: Step) -> None:
 
 def test_a_client_that_krum_did_not_choose_is_heard() -> None:
     """Its one choice could lie about its buffers without anybody to check it."""
-    krum = steps.Aggregation("krum", lambda updates, weights: aggregators.krum(updates, 1))
+    krum = steps.Aggregation("krum", lambda updates, weights: aggregators.krum(updates, 1), leaves_out="-")
     bench = Bench(krum, network=normed(), trusts=False)
     updates = bench.updates(1).repeat(6, 1) + 0.1 * bench.updates(6)
     honest, _ = bench.after([bench.reply(c, row, **statistics(1.0)) for c, row in enumerate(updates)])
@@ -317,6 +317,19 @@ def test_verdicts_become_reputation() -> None:
     expected = np.ones(10)
     expected[6], expected[8] = 0.64, 0.8
     np.testing.assert_allclose(REPUTATION.of(bench.pipeline.memory, range(10)), expected)
+
+
+def test_next_to_no_weight_is_on_record_and_costs_no_reputation() -> None:
+    bench = Bench(keep_first(5), GEOMETRIC, reputation=True)
+    updates = bench.updates(6)
+    updates[2] += 1e4
+    bench.after([bench.reply(client, row) for client, row in enumerate(updates)])
+    said = bench.pipeline.verdicts
+    assert [said[client].verdict for client in range(6)] == ["accepted"] * 5 + ["filtered"]
+    assert (said[2].step, said[2].reason) == (GEOMETRIC.name, f"weight {said[2].weight:.2g} of 0.2")
+    assert said[2].weight is not None and said[2].weight < 0.02 and said[5].step == "test"
+    assert [client for client, verdict in said.items() if not verdict.heeded] == [2, 5]
+    np.testing.assert_allclose(REPUTATION.of(bench.pipeline.memory, range(6)), [1.0] * 5 + [0.8])
 
 
 def test_without_reputation_nothing_is_held_against_anybody() -> None:

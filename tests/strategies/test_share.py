@@ -16,7 +16,9 @@ def judge(scores: list[float], ids: list[int], memory: dict[str, np.ndarray]) ->
     n = len(scores)
     prior = torch.full((n,), 1 / n, dtype=torch.float64)
     round = Round(1, tuple(ids), prior, torch.zeros(1), 0.1, None, memory)
-    drop, progress = MaliciousShare().judge(round, Progress.begin(torch.zeros(n, 1)), torch.tensor(scores).double())
+    begun = Progress.begin(torch.zeros(n, 1))
+    drop, why, progress = MaliciousShare().judge(round, begun, torch.tensor(scores).double())
+    assert all("spreads below the best quarter" in why(row) for row in drop.nonzero().flatten().tolist())
     return drop.tolist(), progress
 
 

@@ -134,26 +134,28 @@ def test_nobody_passes_and_the_server_still_learns(empty: Step) -> None:
     np.testing.assert_allclose(progress.step, pupil.lesson, atol=1e-6)
 
 
-def test_a_negligible_weight_is_an_exclusion_by_the_aggregate() -> None:
+def test_a_negligible_weight_is_no_filter_but_is_on_record() -> None:
     weights = torch.tensor([0.5, 0.4, 0.0, 0.024, 0.076], dtype=torch.float64)
     rule = steps.Aggregation("judge", lambda block, prior: Aggregate(block[0], weights[: len(block)]))
     progress = rule(a_round(5), begin(updates(5)))
-    assert progress.kept.tolist() == [True, True, False, True, True], "a tenth of a fifth is the limit"
+    assert progress.kept.all() and not progress.dropped_by and progress.weighed_by == "judge"
+    assert progress.heeded().tolist() == [True, True, False, True, True], "a tenth of a fifth is the limit"
     progress = rule(a_round(4), begin(updates(4)))
-    assert progress.dropped_by == {2: "judge", 3: "judge"}, "a tenth of a quarter"
+    assert progress.faint == {2: "weight 0 of 0.25", 3: "weight 0.024 of 0.25"}, "a tenth of a quarter"
     assert torch.equal(progress.weights, weights[:4]), "what they had stays on record"
 
 
-def test_an_outlier_is_filtered_by_the_geometric_median() -> None:
+def test_an_outlier_has_next_to_no_weight_in_the_geometric_median() -> None:
     block = updates()
     block[3] += 1e4
     progress = aggregator("rfa")(a_round(), begin(block))
-    assert progress.dropped_by == {3: "rfa"}
+    assert list(progress.faint) == [3] and progress.weighed_by == "rfa" and not progress.dropped_by
 
 
 def test_krum_filters_all_but_one() -> None:
     progress = aggregator("krum")(a_round(), begin(updates()))
     assert len(progress.dropped_by) == N - 1 and set(progress.dropped_by.values()) == {"krum"}
+    assert set(progress.reasons.values()) == {"not selected"} and not progress.faint
     (chosen,) = progress.kept.nonzero().flatten().tolist()
     assert torch.equal(progress.step, updates()[chosen])
 
@@ -248,7 +250,8 @@ def test_foolsgold_adds_up_what_each_client_did() -> None:
 def test_sybils_share_one_vote_and_sums_are_their_own() -> None:
     alike = begin(updates(1).repeat(3, 1))
     progress = OneVotePerDirection()(a_round(3), alike)
-    assert not progress.step.any() and progress.dropped_by == dict.fromkeys(range(3), "foolsgold")
+    assert not progress.step.any() and not progress.heeded().any() and progress.weighed_by == "foolsgold"
+    assert progress.kept.all() and not progress.heard().any(), "nobody's buffers either"
     assert all(note.base is None for note in progress.notes.values()), "one client's sum must not hold a whole round"
 
 

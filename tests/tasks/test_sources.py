@@ -195,6 +195,26 @@ def test_npz_floats_and_classes(cache: Path, tmp_path: Path) -> None:
     assert data.classes == ("a", "b", "c")
 
 
+def test_floats_that_lose_depth_are_pointed_out(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    eight = (np.arange(6 * 20, dtype=np.float32) / 255).reshape(6, 5, 4)
+    read_source(npz(tmp_path, x_train=eight, x_test=eight[:2].astype(np.float64)))
+    assert not caplog.records, "nothing is lost"
+    read_source(npz(tmp_path, x_train=eight / 2, x_test=eight[:2]))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith("a.npz: x_train is float32: its values are rounded to 8 bits, 256 levels from 0 to 1")
+
+
+def test_labels_from_one_on_make_no_class_zero(cache: Path, tmp_path: Path) -> None:
+    labels = {"y_train": np.array([1, 2, 3, 1, 2, 3]), "y_test": np.array([3, 1])}
+    data = read_source(npz(tmp_path, **labels))
+    assert data.classes == ("1", "2", "3")
+    assert data.train.labels.tolist() == [0, 1, 2, 0, 1, 2] and data.test.labels.tolist() == [2, 0]
+    named = read_source(npz(tmp_path, **labels, classes=np.array(["none", "a", "b", "c"])))
+    assert named.classes == ("none", "a", "b", "c") and named.train.labels.tolist() == [1, 2, 3, 1, 2, 3]
+    site = map_classes(data, ("0", "1", "2", "3"), "a site's")
+    assert site.train.labels.tolist() == [1, 2, 3, 1, 2, 3], "by name: a site may lack images of class 0"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

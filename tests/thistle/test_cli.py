@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.server.test_federation import Killed, MortalGrid
+from thistle.cli import app
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.running.prepare import cores, make_experiment, settle
+from thistle.sweeps.files import read_sweep
+from thistle.tasks.training import pick_device
 
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
 
@@ -82,6 +87,7 @@ def broken_run(out: Path) -> RunFolder:
         (["digits-clean", "--set", "model.name=cnn-calfat"], "needs images of at least 18×18"),
         (["digits-clean", "--set", "task.server-data=renderd"], "task.server-data = 'renderd' is not known"),
         (["digits-clean", "--set", "runtime.device=meta"], "runtime.device = 'meta': not available here"),
+        (["rofsl-table1-quick"], "this is a sweep, not an experiment; run it with: thistle sweep rofsl-table1-quick"),
         (["digits-clean", "--set", "task.name=digit"], "did you mean 'digits'?"),
         (["digits-clean", "--set", "task.name=folder:nowhere"], "nowhere"),
         (["digits-clean", "--set", "runtime.device=gpu7"], "runtime.device = 'gpu7'"),
@@ -91,6 +97,56 @@ def broken_run(out: Path) -> RunFolder:
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:
     assert expected in complaint("run", *arguments, cwd=tmp_path)
+
+
+def test_a_sweeps_file_is_not_run_as_an_experiment(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("[axes]\nclient.lr = [0.1, 0.2]\n")
+    assert "run it with: thistle sweep grid.toml" in complaint("run", "grid.toml", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["runn"], "No such command 'runn'. Did you mean 'run'?"),
+        (["deploy", "stats"], "No such command 'stats'. Did you mean 'status'?"),
+        (["run", "digits-clean", "--rounds", "5"], "No such option '--rounds'; use --set rounds=…"),
+        (["sweep", "digits-clean", "--lr=5"], "No such option '--lr'; use --set client.lr=…"),
+        (["run", "digits-clean", "--nmae", "x"], "No such option '--nmae'. Did you mean '--name'?"),
+    ],
+)
+def test_a_slip_gets_one_suggestion_that_works(arguments: list[str], expected: str) -> None:
+    found = CliRunner().invoke(app, arguments, terminal_width=200)
+    said = " ".join(found.stderr.replace("│", " ").split())
+    assert found.exit_code == 2 and expected in said and said.count("Did you mean") <= 1, said
+
+
+def test_devices_that_are_not_there_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, offered in ((False, "use auto or cpu: there is no CUDA device"), (True, "use auto, cpu or cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        with pytest.raises(UserError, match=offered):
+            pick_device("meta")
+
+
+def test_files_are_looked_for_beside_the_file_that_names_them_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, here = tmp_path / "beside", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    (beside / "mine.toml").write_text('task.name = "npz:x.npz"\n')
+    (beside / "grid.toml").write_text('[axes]\nclient.lr = [0.1]\n[set]\ntask.name = "npz:x.npz"\n')
+
+    def names() -> set[str]:
+        (cell,) = read_sweep("../beside/grid.toml").cells(tmp_path / "out")
+        return {make_experiment("../beside/mine.toml").task.name, cell.experiment.task.name}
+
+    assert names() == {f"npz:{here}/x.npz"}, "where it is nowhere, the error names the current folder"
+    (here / "x.npz").touch()
+    assert names() == {f"npz:{here}/x.npz"}
+    (beside / "x.npz").touch()
+    assert names() == {f"npz:{beside}/x.npz"}
+    assert make_experiment("digits-clean", ["task.name=npz:x.npz"]).task.name == f"npz:{here}/x.npz"
 
 
 def test_flowers_own_strategies_are_quiet_too(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_own_attackers_and_own_verdicts_are_on_record(here: Path) -> None:
     assert truth["kind"].startswith("mine:away_from_all@") and len(truth["malicious"]) == 3
     dropped = {line["client"] for line in read_lines(folder.verdicts) if line["step"] == "short-ones"}
     assert dropped == set(truth["malicious"])
-    assert read_json(folder.summary)["detection"]["recall"] == 1
+    assert read_json(folder.summary)["detection"]["filter"]["recall"] == 1
     assert all(line["length.usual"] > 0 for line in rounds(folder))
 
 

@@ -234,7 +234,7 @@ def test_frames(run: thistle.Run) -> None:
     pandas = pytest.importorskip("pandas")
     frame = run.frame()
     assert isinstance(frame, pandas.DataFrame) and list(frame["round"]) == [1, 2, 3, 4]
-    assert "detection.recall" in frame.columns and len(run.frame("verdicts")) == 16
+    assert "detection.whole.true_positive" in frame.columns and len(run.frame("verdicts")) == 16
 
 
 def test_frames_without_pandas(run: thistle.Run, monkeypatch: pytest.MonkeyPatch) -> None:

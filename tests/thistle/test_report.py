@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from tests.federations import model_sha, run, tiny
 from tests.pages import write_run, write_sweep
+from thistle.attacks.roles import active
 from thistle.cli import app
 from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import write_json
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import read_lines, write_json
 from thistle.protocol.verdict import Verdict
 from thistle.report import clients
 from thistle.report.clients import Truth, VerdictLog, client_map, distribution
@@ -180,6 +182,49 @@ def test_an_attacker_counts_only_while_it_attacks() -> None:
     assert sum(found["groups"]["honest"]["shares"]) == pytest.approx(1)
 
 
+def test_attackers_at_rest_are_honest_on_the_map(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=6, clients=2, malicious=1)
+    folder.truth.write_text(json.dumps({"malicious": [0], "kind": "zero", "start": 2, "stop": 5, "period": 1}))
+    attacked = unpack(run_map(folder.path)["attacks"], np.uint8, (2, 6))
+    attack = Experiment.of({"attack.start": 2, "attack.stop": 5, "attack.period": 1}).attack
+    assert attacked.tolist() == [[active(attack, number) for number in range(1, 7)], [0] * 6]
+    assert attacked[0].tolist() == [0, 1, 0, 1, 0, 0]
+
+
+def test_next_to_no_weight_has_a_colour_of_its_own_and_cuts_are_known(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=1, clients=3, malicious=0)
+    said = [
+        Verdict(0, "accepted", "rfa", weight=0.001, reason="weight 0.001 of 0.3"),
+        Verdict(1, "filtered", "loss", -0.31, 0.02, reason="score −0.31 below the cut at 0.02"),
+        Verdict(2, "accepted", "", 0.5, 0.02),
+    ]
+    folder.verdicts.write_text("".join(json.dumps(one.line(1)) + "\n" for one in said))
+    found = run_map(folder.path)
+    assert unpack(found["cells"], np.uint8, (3, 1)).flatten().tolist() == [5, 2, 1]
+    assert np.isnan(unpack(found["thresholds"], np.float32, (3, 1))[0])
+    assert unpack(found["thresholds"], np.float32, (3, 1))[1:].flatten().tolist() == pytest.approx([0.02] * 2)
+    assert found["notes"] == ["", "rfa", "loss"], "numbers make every reason another"
+
+
+def test_a_run_of_the_first_format_is_read_as_the_whole(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=3)
+    lines = [{**line, "detection": line["detection"]["whole"]} for line in read_lines(folder.metrics)]
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures = {"precision": 0.5, "recall": 0.25, "f1": 0.3, "honest_excluded": 0.1}
+    write_json(folder.summary, {"final_accuracy": 0.5, "detection": figures})
+    run = read_run(folder.path, "run")
+    assert run.summary["detection"] == {"whole": figures}
+    assert run.columns["whole.true_positive"] == [line["detection"]["true_positive"] for line in lines]
+    assert "filter.true_positive" not in run.columns
+
+
+def test_a_page_is_not_written_under_another_kinds_name(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rounds=1)
+    found = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--output", str(tmp_path / "x.pdf")])
+    assert isinstance(found.exception, UserError) and "the page is HTML, so name it .html" in str(found.exception)
+    assert not (tmp_path / "x.pdf").exists()
+
+
 def test_before_the_truth_is_known_all_scores_are_in_one(tmp_path: Path) -> None:
     log = VerdictLog(write_run(tmp_path / "run", finished=False).path)
     log.update()
@@ -327,7 +372,7 @@ def test_tensorboard_gets_every_measure_or_the_user_a_hint(tmp_path: Path) -> No
     assert done.exit_code == 0, done.exception
     events = EventAccumulator(str(tmp_path / "events" / "run")).Reload()
     assert [one.step for one in events.Scalars("accuracy")] == [1, 2, 3]
-    assert {"loss", "bytes_up", "true_positive", "robust/pgd20"} <= set(events.Tags()["scalars"])
+    assert {"loss", "bytes_up", "whole.true_positive", "robust/pgd20"} <= set(events.Tags()["scalars"])
 
 
 def test_tensorboard_gets_the_cells_of_a_sweep_too(tmp_path: Path) -> None:

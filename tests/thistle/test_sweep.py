@@ -18,6 +18,7 @@ from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.report.sweeps import read_sweep as report_sweep
 from thistle.sweeps.worker import Worker
 from thistle.terminal.progress import RunProgress
 
@@ -219,3 +220,19 @@ def test_an_axis_may_be_a_setting_of_a_rule_of_ones_own(tmp_path: Path) -> None:
     done = thistle("sweep", "grid.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(finished(home)) == 2
+
+
+def test_a_grid_of_attacks_with_none_runs_it_once_and_shows_it_everywhere(tmp_path: Path) -> None:
+    axes = 'attack.kind = ["none", "sign-flip"]\nattack.fraction = [0.25, 0.5]\n'
+    home = write(tmp_path, f'engine = "inline"\n[axes]\n{axes}[set]\n{FIXED}')
+    done = thistle("sweep", "grid.toml", "--jobs", "1", cwd=tmp_path)
+    assert done.returncode == 0 and "3 cells, 0 finished before" in done.stderr, done.stderr
+    rows = list(csv.DictReader((home / "sweep.csv").open()))
+    assert [(row["attack.kind"], row["attack.fraction"]) for row in rows[:2]] == [("none", "0.25"), ("none", "0.5")]
+    assert rows[0]["id"] == rows[1]["id"] and rows[0]["model_sha256"] == rows[1]["model_sha256"] != ""
+    assert len(finished(home)) == len(list(csv.DictReader((home / "times.csv").open()))) == 3
+    (none,) = [line for line in (home / "sweep.md").read_text().splitlines() if line.startswith("| none")]
+    assert none.split("|")[2] == none.split("|")[3] != " – "
+    assert len(report_sweep(home).groups) == 4
+    again = thistle("sweep", "grid.toml", "--jobs", "1", cwd=tmp_path)
+    assert "3 cells, 3 finished before" in again.stderr

@@ -9,7 +9,7 @@ import pytest
 from thistle.commands.sweep import tell
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.sweeps.cells import check_folder, identity
+from thistle.sweeps.cells import check_folder, distinct, identity
 from thistle.sweeps.expectations import Expectation, Finding, check
 from thistle.sweeps.files import Sweep, read_sweep
 from thistle.sweeps.tables import markdown, spread
@@ -49,6 +49,45 @@ def test_a_cell_is_known_by_all_that_decides_its_result() -> None:
     assert digits() == digits(run_name="other", run_out="elsewhere", runtime_workers=7, runtime_chunk=3)
     others = [digits(), digits(seed=1), digits(client_lr=0.2), digits(stop_patience=1)]
     assert len(set(others)) == len(others)
+
+
+KINDS = """
+[axes]
+attack.kind = ["none", "sign-flip", "ipm"]
+attack.fraction = [0.1, 0.3]
+"""
+
+
+@pytest.mark.parametrize("more", ["", "[set]\nattack.strength = 2.0\n", "attack.strength = [1.0, 2.0]\n"])
+def test_without_an_attack_the_points_of_a_grid_share_a_cell(tmp_path: Path, more: str) -> None:
+    cells = sweep(tmp_path, KINDS + more).cells(tmp_path / "out")
+    none = [cell for cell in cells if cell.axes["attack.kind"] == "none"]
+    times = 2 if "[1.0" in more else 1
+    assert (len(cells), len(none), len(distinct(cells))) == (6 * times, 2 * times, 1 + 4 * times)
+    assert distinct(cells)[0] is none[0] and len({cell.folder for cell in none}) == 1
+    assert [cell.axes["attack.fraction"] for cell in none] == sorted([0.1, 0.3] * times)
+    assert none[0].experiment.attack == Experiment.of({}).attack
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[zip.a]\nlabels = ["x", "y"]\nattack.kind = ["none", "none"]\n',
+        '[axes]\nattack.fraction = [0.1, 0.2]\n[set]\nattack.kind = "none"\n',
+    ],
+)
+def test_the_same_twice_by_mistake_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"same experiment|nobody attacks with attack.kind = none"):
+        sweep(tmp_path, text).cells(tmp_path / "out")
+
+
+def test_a_strength_belongs_to_its_attack_unless_the_sweep_itself_names_it(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('attack.kind = "scale"\nattack.fraction = 0.3\nattack.strength = 77.0\n')
+    axes = 'preset = "base.toml"\n[axes]\nattack.kind = ["scale", "ipm", "none"]\n'
+    found = [cell.experiment.attack.strength for cell in sweep(tmp_path, axes).cells(tmp_path / "out")]
+    assert found == [77.0, 0.5, "default"]
+    said = sweep(tmp_path, axes, "attack.strength=3.0").cells(tmp_path / "out")
+    assert [cell.experiment.attack.strength for cell in said] == [3.0, 3.0, "default"]
 
 
 def test_a_folder_that_is_there_is_found_by_its_id(tmp_path: Path) -> None:

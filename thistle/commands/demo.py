@@ -10,6 +10,7 @@ import typer
 from thistle.commands.options import NewOut, OnEngine, Workers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.results.detected import detected
 from thistle.results.shown import mean_of
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import claim_folder, make_experiment
@@ -18,7 +19,7 @@ from thistle.terminal.screen import results, table
 PRESET = "digits-mix"
 STRATEGIES = {
     "fedavg": "FedAvg",
-    "rfa": "RFA (geometric median)",
+    "rfa": "RFA (GeoMed)",
     "server-alone": "server data alone",
     "rofsl": "RoFSL",
 }
@@ -57,26 +58,21 @@ def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None
     attack = experiment.attack
     title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"
     summaries = {STRATEGIES[name]: read_json(folder.summary) for name, folder in done.items()}
-    rows = [_row(name, summary) for name, summary in summaries.items()]
     mean = mean_of(summary["evaluations_averaged"] for summary in summaries.values())
-    columns = ["strategy", "last", "best", mean, "attackers excluded", "excluded are attackers", "s/round"]
-    results.print(table(title, columns, rows))
+    rows = [_row(name, summary, mean) for name, summary in summaries.items()]
+    results.print(table(title, list(rows[0]), [list(row.values()) for row in rows]))
     picture = home / "accuracy.png"
     draw_accuracy({STRATEGIES[name]: folder for name, folder in done.items()}, title, picture)
     results.print(f"curves: {picture}", markup=False, soft_wrap=True)
     results.print(f"run folders: {home}", markup=False, soft_wrap=True)
+    results.print(f"next: thistle report {home}", markup=False, soft_wrap=True)
 
 
-def _row(name: str, summary: dict[str, Any]) -> list[str]:
-    detection = summary["detection"]
-    return [
-        name,
-        *(f"{summary[field]:.1%}" for field in ("last_accuracy", "max_accuracy", "final_accuracy")),
-        _percent(detection["recall"]),
-        _percent(detection["precision"]),
-        f"{summary['seconds_per_round']:.2f}",
-    ]
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+def _row(name: str, summary: dict[str, Any], mean: str) -> dict[str, str]:
+    fields = {"last": "last_accuracy", "best": "max_accuracy", mean.removesuffix(" evaluations"): "final_accuracy"}
+    return {
+        "strategy": name,
+        **{column: f"{summary[field]:.1%}" for column, field in fields.items()},
+        **detected(summary),
+        "s/round": f"{summary['seconds_per_round']:.2f}",
+    }

@@ -28,6 +28,8 @@ def report(
     from thistle.report.page import write_page
     from thistle.report.sources import runs_below, sort_out
 
+    if Path(output).suffix.lower() not in ("", ".html", ".htm"):
+        raise UserError(f"--output {output}: the page is HTML, so name it .html (a browser prints it as PDF)")
     runs, sweeps = sort_out(sources, out)
     target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
     results.print(f"report: {target} ({target.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)

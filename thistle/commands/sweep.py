@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from thistle.running.launch import Engine
-from thistle.sweeps.cells import Cell
+from thistle.sweeps.cells import Cell, distinct
 from thistle.sweeps.expectations import Finding
 from thistle.sweeps.files import Sweep, read_sweep
 from thistle.sweeps.launch import Ended, SweepLaunch
@@ -44,7 +44,7 @@ def sweep(
 
 def list_cells(plan: Sweep, cells: Sequence[Cell]) -> None:
     rows = [[cell.id, cell.label, "finished" if cell.is_finished() else ""] for cell in cells]
-    results.print(table(f"{plan.name}: {len(cells)} cells", ["id", "cell", ""], rows))
+    results.print(table(f"{plan.name}: {len(distinct(cells))} cells", ["id", "cell", ""], rows))
 
 
 def show(ended: Ended, home: Path) -> bool:

@@ -15,7 +15,8 @@ import numpy as np
 from thistle.report.reading import inside, is_id, number, parse_line, read_object
 
 CODES = {"accepted": 1, "filtered": 2, "rejected": 3, "failed": 4}
-"""A cell of the map; 0: not asked in that round."""
+FAINT = 5
+"""A cell of the map; 0: not asked in that round, 5: accepted, but with next to no weight."""
 CELLS = 2_000_000
 """Cells of the map at most: a browser draws that many in a second."""
 DETAILED = 250_000
@@ -35,7 +36,8 @@ class VerdictLog:
     def _start(self) -> None:
         self.position, self.file_id, self.damaged = 0, -1, 0
         self.rounds, self.clients = array("q"), array("q")
-        self.codes, self.scores, self.reasons = array("B"), array("d"), array("B")
+        self.codes, self.reasons = array("B"), array("B")
+        self.scores, self.thresholds = array("d"), array("d")
         self.notes: dict[str, int] = {"": 0}
 
     def update(self) -> None:
@@ -60,15 +62,20 @@ class VerdictLog:
         if line is None or code is None or not is_id(line.get("client")):
             self.damaged += 1
             return
-        score = number(line.get("score"))
+        if line["verdict"] == "accepted" and line.get("step"):
+            code = FAINT
         self.rounds.append(line["round"])
         self.clients.append(line["client"])
         self.codes.append(code)
-        self.scores.append(np.nan if score is None else score)
+        for column, name in ((self.scores, "score"), (self.thresholds, "threshold")):
+            value = number(line.get(name))
+            column.append(np.nan if value is None else value)
         self.reasons.append(self._note(line))
 
     def _note(self, line: Mapping[str, Any]) -> int:
-        text = ": ".join(str(part)[:200] for part in (line.get("step"), line.get("reason")) if part)
+        """Who did it, and why; of a strategy's reasons, most of which hold numbers, no two are the same."""
+        said = line.get("reason") if line["verdict"] in ("rejected", "failed") else ""
+        text = ": ".join(str(part)[:200] for part in (line.get("step"), said) if part)
         if text not in self.notes and len(self.notes) >= NOTES:
             text = "another reason (see verdicts.jsonl)"
         return self.notes.setdefault(text, len(self.notes))
@@ -81,6 +88,7 @@ class Truth:
     malicious: frozenset[int]
     start: int = 1
     stop: int = 0
+    period: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> Truth | None:
@@ -88,12 +96,14 @@ class Truth:
         ids = value.get("malicious")
         if not isinstance(ids, list):
             return None
-        when = {name: value[name] for name in ("start", "stop") if is_id(value.get(name))}
+        when = {name: value[name] for name in ("start", "stop", "period") if is_id(value.get(name))}
         return cls(frozenset(filter(is_id, ids)), **when)
 
     def attacks(self, clients: np.ndarray, rounds: np.ndarray) -> np.ndarray:
         """Whether each of these replies was an attack."""
         on = (rounds >= self.start) & ((rounds <= self.stop) if self.stop else True)
+        if self.period:
+            on &= (rounds - self.start) // self.period % 2 == 0
         return np.isin(clients, list(self.malicious)) & on
 
 
@@ -116,6 +126,7 @@ def client_map(log: VerdictLog, truth: Truth | None) -> dict[str, Any]:
         cells[place] = values[here]
         return pack(cells)
 
+    attacked = truth.attacks(clients, rounds) if truth else np.zeros(len(clients), bool)
     detailed = len(shown) * len(columns) <= DETAILED and bool(np.isfinite(scores).any())
     return {
         "rounds": columns.tolist(),
@@ -123,12 +134,12 @@ def client_map(log: VerdictLog, truth: Truth | None) -> dict[str, Any]:
         "total": len(seen),
         "damaged": log.damaged,
         "malicious": sorted(truth.malicious) if truth else None,
-        "start": truth.start if truth else 1,
-        "stop": truth.stop if truth else 0,
+        "attacks": grid(attacked.astype(np.uint8), 0),
         "cells": grid(np.frombuffer(log.codes, np.uint8), 0),
         "reasons": grid(np.frombuffer(log.reasons, np.uint8), 0),
         "notes": list(log.notes),
         "scores": grid(scores.astype(np.float32), np.nan) if detailed else None,
+        "thresholds": grid(np.frombuffer(log.thresholds).astype(np.float32), np.nan) if detailed else None,
         "distribution": distribution(rounds, clients, scores, truth),
     }
 

@@ -17,7 +17,14 @@ from thistle.report.sweeps import Sweep, as_page, read_sweep
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#b8860b", "#333333", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")
-VERDICTS = {"accepted": "#a9cfe8", "filtered": "#e69f00", "rejected": "#b5179e", "failed": "#7a828a"}
+VERDICTS = {
+    "accepted": "#a9cfe8",
+    "filtered": "#e69f00",
+    "rejected": "#b5179e",
+    "failed": "#7a828a",
+    "next to no weight": "#f0dcae",
+}
+"""By the code of a cell, from 1."""
 TRUTH = {"honest": "#2b7bba", "malicious": "#d62828", "all": "#2b7bba"}
 
 
@@ -98,7 +105,7 @@ def _line(axes: Any, x: Sequence[float | None], y: Sequence[float | None], **sty
 
 def detection(run: Run) -> tuple[list[float | None], list[float | None]]:
     """Precision and recall over all rounds up to each one."""
-    names = ("true_positive", "false_positive", "false_negative")
+    names = ("whole.true_positive", "whole.false_positive", "whole.false_negative")
     hits, wrong, missed = (np.cumsum([one or 0 for one in run.columns.get(name, ())]) for name in names)
     if not len(hits) == len(wrong) == len(missed):
         return [], []
@@ -149,12 +156,12 @@ def _draw_map(cells: np.ndarray, bad: Sequence[bool], rounds: np.ndarray, path: 
     with picture(path, "round", "client (malicious first)" if any(bad) else "client", (6.5, height)) as axes:
         palette = ListedColormap(["#ffffff", *VERDICTS.values()])
         extent = (rounds[0] - 0.5, rounds[-1] + 0.5, len(cells), 0)
-        axes.imshow(cells, aspect="auto", cmap=palette, vmin=-0.5, vmax=4.5, interpolation="nearest", extent=extent)
+        axes.imshow(cells, aspect="auto", cmap=palette, vmin=-0.5, vmax=5.5, interpolation="nearest", extent=extent)
         if 0 < sum(bad) < len(bad):
             axes.axhline(sum(bad), color=TRUTH["malicious"], linewidth=1.2)
         axes.set_yticks([])
         patches = [Patch(color=colour, label=kind) for kind, colour in VERDICTS.items()]
-        axes.figure.legend(handles=patches, loc="outside upper center", ncols=4, frameon=False, fontsize="small")
+        axes.figure.legend(handles=patches, loc="outside upper center", ncols=5, frameon=False, fontsize="small")
 
 
 def _draw_sweep(sweep: Sweep, folder: Path) -> None:

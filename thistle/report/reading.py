@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from thistle.experiments.errors import UserError
-from thistle.experiments.experiment import read_file
+from thistle.experiments.experiment import flatten_tables, read_file
+from thistle.experiments.runfolder import detection_parts
 
 MEASURES = (
     "accuracy",
@@ -42,6 +43,7 @@ DEEP = 20
 """Levels of what is shown as it stands: settings and summaries have three."""
 COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
 CLIENTS = ("worst", "p10", "mean")
+DETECTION = tuple(f"{part}.{count}" for part in ("filter", "whole") for count in COUNTS)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Run:
     message: str
     experiment: Mapping[str, Any]
     columns: Mapping[str, Sequence[float | None]]
-    """By measure, one value a round; `round`, the counts of `detection` and `client_accuracy.worst` among them."""
+    """By measure, one value per round; `round`, the counts of `detection` (as `whole.true_positive`) and
+    `client_accuracy.worst` among them."""
     robust: Mapping[str, Sequence[float | None]]
     """By attack, one value a round."""
     withstood: Mapping[str, float]
@@ -132,7 +135,7 @@ def read_run(folder: Path, name: str) -> Run:
     if gone:
         status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
-    columns |= _nested(lines, "detection", {count: count for count in COUNTS})
+    columns |= _detection(lines)
     columns |= _nested(lines, "client_accuracy", {f"client_accuracy.{name}": name for name in CLIENTS})
     return Run(
         id=run_id(folder),
@@ -144,10 +147,21 @@ def read_run(folder: Path, name: str) -> Run:
         robust=_robust(lines),
         withstood=_withstood(folder, summary, problems),
         by_class=_by_class(lines),
-        summary=summary,
+        summary=_in_parts(summary),
         changed=_changed(folder),
         problems=problems,
     )
+
+
+def _detection(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    parts = [detection_parts(line["detection"]) if isinstance(line.get("detection"), dict) else {} for line in lines]
+    flat = [flatten_tables(one) for one in parts]
+    return {name: [number(one.get(name)) for one in flat] for name in DETECTION}
+
+
+def _in_parts(summary: Mapping[str, Any]) -> dict[str, Any]:
+    found = summary.get("detection")
+    return {**summary, **({"detection": detection_parts(found)} if isinstance(found, dict) else {})}
 
 
 def is_abandoned(folder: Path) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from thistle.experiments.runfolder import detection_parts
+
 Summary = Mapping[str, Any]
 
 
@@ -69,6 +71,11 @@ def _lowest(summary: Summary) -> float | None:
     return found[1] if found else None
 
 
+def _detected(name: str) -> Callable[[Summary], float | None]:
+    """Of the whole defence."""
+    return lambda summary: detection_parts(summary.get("detection") or {})["whole"].get(name)
+
+
 FIGURES = (
     Figure("last", "share", _at("last_accuracy")),
     Figure("best", "share", _at("max_accuracy")),
@@ -79,9 +86,9 @@ FIGURES = (
     Figure("mean of clients", "share", _at("client_accuracy", "mean")),
     Figure("backdoor success", "share", _at("attack_success")),
     Figure("backdoor lifespan, rounds", "rounds", _at("backdoor_lifespan")),
-    Figure("precision", "share", _at("detection", "precision")),
-    Figure("recall", "share", _at("detection", "recall")),
-    Figure("honest excluded", "share", _at("detection", "honest_excluded")),
+    Figure("precision", "share", _detected("precision")),
+    Figure("recall", "share", _detected("recall")),
+    Figure("honest excluded", "share", _detected("honest_excluded")),
     Figure("seconds of the defence", "seconds", _at("seconds_defence")),
 )
 """What tables show beside the main one, in their order."""

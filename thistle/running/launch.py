@@ -17,6 +17,7 @@ from thistle.experiments.extras import require
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
 from thistle.results import shown
+from thistle.results.detected import detected
 from thistle.running.prepare import claim_folder, cores
 from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, decoding, results, say, table
@@ -172,12 +173,15 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
             if (defence := summary.get("seconds_defence")) is not None
             else []
         ),
+        *([name, value] for name, value in detected(summary).items()),
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
         *([["clipped", f"{summary['clipped']}"]] if summary.get("clipped") else []),
         ["model sha256", summary["model_sha256"][:16]],
     ]
     results.print(table("", ["", ""], rows))
     results.print(f"run folder: {where or folder.path}", markup=False, soft_wrap=True)
+    if not where:
+        results.print(f"next: thistle report {folder.path}", markup=False, soft_wrap=True)
 
 
 def _further(summary: dict[str, Any]) -> Iterator[list[str]]:

@@ -23,9 +23,11 @@ from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
+SWEEPS = PRESETS / "sweeps"
+SWEEP_WORDS = {"preset", "seeds", "axes", "zip", "expect"}
 Overrides = Mapping[str, Any] | Sequence[str]
 """Changes to an experiment: a dictionary, or `key=value` pairs."""
-PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")
+PATHS = ("task.name", "task.server-data", "task.server-font")
 
 
 def preset_names() -> list[str]:
@@ -43,8 +45,12 @@ def about(path: Path) -> str:
 
 
 def find_experiment(source: str) -> Path:
-    """A preset's file by name, or the user's own."""
-    return find_file(source, PRESETS, "a preset", ", ".join(preset_names()))
+    """A preset's file by name, or the user's own; a sweep, which has other tables than an experiment, is neither."""
+    known = (SWEEPS / f"{source}.toml").is_file() and source not in preset_names()
+    path = SWEEPS / f"{source}.toml" if known else find_file(source, PRESETS, "a preset", ", ".join(preset_names()))
+    if known or SWEEP_WORDS & {key.partition(".")[0] for key in read_file(path)}:
+        raise UserError(f"{source}: this is a sweep, not an experiment; run it with: thistle sweep {source}")
+    return path
 
 
 def find_file(source: str, folder: Path, what: str, choice: str) -> Path:
@@ -78,7 +84,7 @@ def make_experiment(
         path = find_experiment(source)
         keys, stem, folders = read_file(path), path.stem, code_folders(path)
     flat = pin(changed(keys, read_overrides(overrides)), folders)
-    return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed)
+    return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed, folders)
 
 
 def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,15 +135,25 @@ def _check_who_attacks(flat: Mapping[str, Any]) -> None:
 
 
 def settle(
-    keys: Mapping[str, Any], name: object, out: str = "", workers: int | None = None, deployed: bool = False
+    keys: Mapping[str, Any],
+    name: object,
+    out: str = "",
+    workers: int | None = None,
+    deployed: bool = False,
+    folders: Sequence[Path] = (),
 ) -> Experiment:
-    """The experiment that these keys make, resolved and checked as far as settings alone can tell."""
+    """The experiment that these keys make, resolved and checked as far as settings alone can tell.
+
+    Files that it names are looked for in `folders`, then here.
+    """
     flat = dict(keys)
     flat["run.name"] = plain_name(name)
     flat["run.out"] = str(Path(out or str(flat.get("run.out", "runs"))).expanduser().resolve())
-    place = Path(str(flat.get("task.data-dir") or "."))
+    if isinstance(data := flat.get("task.data-dir"), str) and data:
+        flat["task.data-dir"] = _found(data, folders)
+        folders = [Path(flat["task.data-dir"]), *folders]
     typed = {key: value for key in PATHS if isinstance(value := flat.get(key), str) and value}
-    flat |= {key: _from_root(key, value, place.expanduser()) for key, value in typed.items()}
+    flat |= {key: _from_root(key, value, folders) for key, value in typed.items()}
     if workers is not None:
         flat["runtime.workers"] = workers
     if not flat.get("runtime.workers"):
@@ -169,23 +185,22 @@ def plain_name(name: Any) -> Any:
     return name
 
 
-def _from_root(key: str, value: str, place: Path) -> str:
+def _from_root(key: str, value: str, folders: Sequence[Path]) -> str:
     """A path written from the root, because runs are carried out, and resumed, from other folders than this one.
 
     A file that is in `task.data-dir` may be named from there.
     """
     kind, _, path = value.partition(":")
-    if key in ("task.name", "task.server-data"):
-        if kind not in ("folder", "npz") or not path:
-            return value
-        return f"{kind}:{_absolute(str(place / path) if (place / path).exists() else path)}"
-    if key == "task.server-font" and not Path(value).expanduser().is_file():
-        return value
-    return _absolute(value)
+    if key == "task.server-font":
+        font = _found(value, folders)
+        return font if Path(font).is_file() else value
+    return f"{kind}:{_found(path, folders)}" if kind in ("folder", "npz") and path else value
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(Path(path).expanduser())
+def _found(path: str, folders: Sequence[Path]) -> str:
+    """The path in the first of these folders that has it; else in the current one."""
+    wanted = Path(path).expanduser()
+    return os.path.abspath(next((place / wanted for place in folders if (place / wanted).exists()), wanted))
 
 
 def cores() -> int:

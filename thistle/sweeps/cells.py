@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,14 @@ def place(
     run = experiment.run.model_copy(update={"name": name, "out": str(home)})
     named = experiment.model_copy(update={"run": run})
     return Cell(axes, settings, experiment.seed, named, RunFolder(home / name))
+
+
+def distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Each experiment once: points of the grid may share one."""
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.id, cell)
+    return list(first.values())
 
 
 def check_folder(cell: Cell) -> None:

@@ -34,7 +34,7 @@ from thistle.experiments.experiment import KEYS, flatten_tables, read_file, unkn
 from thistle.experiments.plugins import pin
 from thistle.experiments.settings import Value
 from thistle.running.prepare import (
-    PRESETS,
+    SWEEPS,
     Overrides,
     about,
     changed,
@@ -50,10 +50,10 @@ from thistle.running.prepare import (
 from thistle.sweeps.cells import Cell, folders, place, show
 from thistle.sweeps.expectations import Expectation, read_expectations
 
-SWEEPS = PRESETS / "sweeps"
 WORDS = ("preset", "seeds", "engine", "columns", "set", "axes", "zip", "expect")
 MOST = 100_000
 """Cells at most: more is a slip of the pen."""
+ATTACK, STRENGTH = "attack.kind", "attack.strength"
 DESTROYED = {"stop.lost-if-rejected": False}
 """A defence that an attack has destroyed is a result, and its cell has a number like every other."""
 
@@ -79,30 +79,47 @@ class Sweep:
     seeds: Sequence[int]
     expectations: Sequence[Expectation]
     base: Mapping[str, Any]
+    strength: Mapping[str, Any]
+    """`attack.strength`, where the sweep itself sets it: for all of its attacks."""
     code: Sequence[Path]
     """Where modules of the user's are looked for."""
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""
-        made: dict[str, Cell] = {}
+        made: list[Cell] = []
+        by_id: dict[str, Cell] = {}
         there = folders(home)
         for point in self._points():
             axes = {axis.name: axis.values[i] for axis, i in zip(self.axes, point[1:], strict=True)}
             settings = {k: v for axis, i in zip(self.axes, point[1:], strict=True) for k, v in axis.settings[i].items()}
             where = " ".join(f"{axis}={show(value)}" for axis, value in axes.items())
             try:
-                keys = pin(changed(self.base, {**settings, "seed": self.seeds[point[0]]}), self.code)
-                cell = place(home, there, settle(keys, self.name, str(home.parent)), axes, settings)
+                keys = pin(self._keys({**settings, "seed": self.seeds[point[0]]}), self.code)
+                cell = place(home, there, settle(keys, self.name, str(home.parent), folders=self.code), axes, settings)
             except UserError as error:
                 raise UserError(f"{self.name}: {where}: {error}" if where else f"{self.name}: {error}") from None
-            if cell.id in made:
-                raise UserError(f"{self.name}: {where} is the same experiment as {made[cell.id].label}; leave one out")
-            made[cell.id] = cell
-        return list(made.values())
+            there[cell.id] = cell.folder.path.name
+            same = by_id.setdefault(cell.id, cell)
+            if same is not cell and not _both_peaceful(same.settings, settings):
+                raise UserError(f"{self.name}: {where} is the same experiment as {same.label}; leave one out")
+            made.append(cell)
+        return made
+
+    def _keys(self, settings: Mapping[str, Value]) -> dict[str, Any]:
+        """A cell's experiment. Where an axis says that nobody attacks, it does not matter what attackers would do."""
+        keys = changed(self.base, {**self.strength, **settings})
+        if settings.get(ATTACK) != "none":
+            return keys
+        return {key: value for key, value in keys.items() if key == ATTACK or not key.startswith("attack.")}
 
     def _points(self) -> Iterator[tuple[int, ...]]:
         """The number of the seed, then that of each axis's value: one seed is complete before the next begins."""
         return itertools.product(range(len(self.seeds)), *(range(len(axis.values)) for axis in self.axes))
+
+
+def _both_peaceful(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+    """Whether two points differ only in what attackers would do, where nobody attacks: they share a cell."""
+    return one != other and one.get(ATTACK) == other.get(ATTACK) == "none"
 
 
 def sweep_names() -> list[str]:
@@ -150,7 +167,8 @@ def read_sweep(source: str | Mapping[str, Any], overrides: Overrides = (), name:
         axes=axes,
         seeds=_seeds(tree.get("seeds", [0]), where),
         expectations=read_expectations(tree.get("expect", []), {axis.name: axis.values for axis in axes}, where),
-        base={**DESTROYED, **_preset(tree.get("preset"), path), **fixed, **typed},
+        base=changed({**DESTROYED, **_preset(tree.get("preset"), path)}, {**fixed, **typed}),
+        strength={key: value for key, value in {**fixed, **typed}.items() if key == STRENGTH},
         code=code_folders(path),
     )
 

@@ -12,7 +12,7 @@ from thistle.experiments.locks import holding
 from thistle.experiments.runfolder import write_json
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import cores
-from thistle.sweeps.cells import Cell
+from thistle.sweeps.cells import Cell, distinct
 from thistle.sweeps.expectations import Finding, check
 from thistle.sweeps.files import Sweep
 from thistle.sweeps.scheduler import Carry, Outcome, Scheduler
@@ -41,7 +41,7 @@ class SweepLaunch:
 
     def run(self, plan: Sweep, cells: Sequence[Cell], home: Path) -> Ended:
         """What is left to do, then the sweep's files."""
-        return write_results(plan, cells, home, self._carry_out(plan, cells, home, self._fit_jobs(len(cells))))
+        return write_results(plan, cells, home, self._carry_out(plan, cells, home))
 
     def _fit_jobs(self, cells: int) -> int:
         """As many as asked for, as there are cells, and as the cores can bear."""
@@ -50,13 +50,15 @@ class SweepLaunch:
             self._say(f"--jobs {self.jobs}: there are only {cores()} cores; {most} jobs")
         return max(1, min(self.jobs or (1 if self.engine is Engine.RAY else most), most))
 
-    def _carry_out(self, plan: Sweep, cells: Sequence[Cell], home: Path, jobs: int) -> list[Outcome]:
+    def _carry_out(self, plan: Sweep, points: Sequence[Cell], home: Path) -> list[Outcome]:
+        cells = distinct(points)
+        jobs = self._fit_jobs(len(cells))
         todo = [cell for cell in cells if not cell.is_finished()]
         line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
         forecast = self._look_ahead(todo) if len(todo) == len(cells) else ""
         make_home(home)
         with holding(home, "this sweep is still going on"):
-            write_plan(plan, cells, home)
+            write_plan(plan, points, home)
             self._say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
             if not todo:
                 return []
@@ -120,9 +122,9 @@ def carriers(engine: Engine, jobs: int, ray_address: str) -> Iterator[list[Carry
 def write_results(plan: Sweep, cells: Sequence[Cell], home: Path, outcomes: Sequence[Outcome]) -> Ended:
     """Tables, pictures and what was expected, as files."""
     found = [Result.of(cell) for cell in cells]
-    messages = {outcome.cell.label: outcome.message for outcome in outcomes}
+    messages = {outcome.cell.id: outcome.message for outcome in outcomes}
     left = [result.cell for result in found if result.summary is None]
-    failed = {cell.label: messages.get(cell.label) or "did not finish" for cell in left}
+    failed = {cell.label: messages.get(cell.id) or "did not finish" for cell in left}
     grid = Grid(plan, found)
     findings = [check(one, [(result.cell.axes, result.figures) for result in found]) for one in plan.expectations]
     start_ups = {outcome.cell.id: outcome.start_up for outcome in outcomes if outcome.start_up is not None}

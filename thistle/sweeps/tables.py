@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thistle.experiments.runfolder import read_json, write_atomically, write_json
+from thistle.experiments.runfolder import detection_parts, read_json, write_atomically, write_json
 from thistle.experiments.settings import Value
 from thistle.report.statistics import mean_and_error
 from thistle.results.shown import FIGURES as MEASURED
@@ -87,6 +87,7 @@ def make_rows(sweep: Sweep, results: Sequence[Result]) -> list[dict[str, Any]]:
 def _row(sweep: Sweep, result: Result, attacks: Sequence[str], classes: int) -> dict[str, Any]:
     cell, found = result.cell, result.summary or {}
     by_class = dict(enumerate(found.get("class_accuracy", ())))
+    detection = detection_parts(found.get("detection") or {})
     status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
     return {
         "id": cell.id,
@@ -97,7 +98,8 @@ def _row(sweep: Sweep, result: Result, attacks: Sequence[str], classes: int) -> 
         **{f"robust.{name}": found.get("final_robust", {}).get(name) for name in attacks},
         **{name: found.get(name) for name in BACKDOOR},
         **{f"client_accuracy.{name}": found.get("client_accuracy", {}).get(name) for name in CLIENTS},
-        **{name: found.get("detection", {}).get(name) for name in DETECTION},
+        **{name: detection.get("whole", {}).get(name) for name in DETECTION},
+        **{f"filter_{name}": detection.get("filter", {}).get(name) for name in DETECTION},
         **{name: found.get(name) for name in COUNTS},
         **{f"class_accuracy.{number}": by_class.get(number) for number in range(classes)},
     }
@@ -119,9 +121,8 @@ def write_times(results: Sequence[Result], start_ups: Mapping[str, float], home:
             before = {row["id"]: row["start_up"] for row in csv.DictReader(file) if row.get("start_up")}
     known = {**before, **{name: f"{seconds:.2f}" for name, seconds in start_ups.items()}}
     rows: list[list[Any]] = [list(TIMES)]
-    for result in results:
-        if result.summary:
-            name, found = result.cell.id, result.summary
+    for name, found in {result.cell.id: result.summary for result in results}.items():
+        if found:
             defence = found.get("seconds_defence")
             took = [f"{found['seconds']:.2f}", f"{found['seconds_per_round']:.4f}", known.get(name, "")]
             rows.append([name, *took, "" if defence is None else f"{defence:.4f}"])

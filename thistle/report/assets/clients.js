@@ -1,6 +1,6 @@
 // One run's clients over its rounds, and their scores.
 
-const VERDICTS = ["not asked", "accepted", "filtered", "rejected", "failed"];
+const VERDICTS = ["not asked", "accepted", "filtered", "rejected", "failed", "next to no weight"];
 const JUDGED = ["not asked", "honest, accepted", "attack, excluded", "attack, accepted", "honest, excluded", "failed"];
 
 const {Uint8NDArray} = Bokeh.require("core/util/ndarray");
@@ -50,7 +50,8 @@ function clients(load) {
     if (!loaded) shown.drawn = "";
     if (!loaded || shown.run !== run.id) return;
     shown.map = {...loaded, codes: await unpack(loaded.cells, Uint8Array), why: await unpack(loaded.reasons, Uint8Array),
-      marks: loaded.scores ? await unpack(loaded.scores, Float32Array) : null};
+      attacked: await unpack(loaded.attacks, Uint8Array), marks: loaded.scores ? await unpack(loaded.scores, Float32Array) : null,
+      cuts: loaded.thresholds ? await unpack(loaded.thresholds, Float32Array) : null};
     draw();
   }
 
@@ -67,8 +68,8 @@ function clients(load) {
     const damaged = map.damaged ? ` ${map.damaged} damaged lines of verdicts.jsonl were passed over.` : "";
     const judged = shown.colour === "truth" && map.malicious !== null;
     const names = judged ? JUDGED : VERDICTS;
-    const shades = (judged ? ["accepted", "right-out", "missed", "wronged", "failed"] : ["accepted", "filtered", "rejected", "failed"]).map(shade);
-    const codes = judged ? judge(map, bad) : map.codes;
+    const shades = (judged ? ["accepted", "right-out", "missed", "wronged", "failed"] : ["accepted", "filtered", "rejected", "failed", "weightless"]).map(shade);
+    const codes = judged ? judge(map) : map.codes;
     const counts = names.map(() => 0);
     for (const code of codes) counts[code]++;
     body.append(el("div", {class: "card wide"}, el("h3", {}, "What became of every client in every round"),
@@ -107,9 +108,10 @@ function clients(load) {
       const x = Math.floor(at.x - 0.5), own = order[high - 1 - Math.floor(at.y)], cell = own * wide + x, client = map.clients[own];
       if (own === undefined || x < 0 || x >= wide) return el("div");
       const kind = map.malicious === null ? "" : bad.has(client) ? ", malicious" : ", honest";
-      const mark = map.marks?.[cell], why = map.notes[map.why[cell]];
+      const mark = map.marks?.[cell], cut = map.cuts?.[cell], why = map.notes[map.why[cell]];
+      const known = (value) => value !== undefined && !Number.isNaN(value);
       return tip([`client ${client}${kind}, round ${map.rounds[x]}`, (judged ? JUDGED[codes[cell]] + ": " : "") + VERDICTS[map.codes[cell]] + (why ? ` by ${why}` : ""),
-        ...(mark !== undefined && !Number.isNaN(mark) ? [`score ${decimal(mark, 4)}`] : [])]);
+        ...(known(mark) ? [`score ${decimal(mark, 4)}${known(cut) ? `, the cut at ${decimal(cut, 4)}` : ""}`] : [])]);
     });
     host.dataset.cells = wide * high;
     return chart;
@@ -119,16 +121,11 @@ function clients(load) {
 }
 
 // 1 and 2 are right, 3 and 4 wrong, 5 failed; an attacker whose attack is off counts as honest.
-function judge(map, bad) {
-  const judged = new Uint8Array(map.codes.length), wide = map.rounds.length;
-  map.clients.forEach((client, row) => {
-    for (let x = 0; x < wide; x++) {
-      const code = map.codes[row * wide + x], round = map.rounds[x];
-      const attack = bad.has(client) && round >= map.start && (!map.stop || round <= map.stop);
-      judged[row * wide + x] = code === 0 ? 0 : code === 4 ? 5 : code === 1 ? (attack ? 3 : 1) : (attack ? 2 : 4);
-    }
+function judge(map) {
+  return map.codes.map((code, cell) => {
+    const attack = map.attacked[cell];
+    return code === 0 ? 0 : code === 4 ? 5 : code === 1 ? (attack ? 3 : 1) : (attack ? 2 : 4);
   });
-  return judged;
 }
 
 function drawScores(row, found) {

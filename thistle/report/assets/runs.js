@@ -23,15 +23,15 @@ function state(run) {
 }
 
 function overview(runs) {
-  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision", "recall", "s / round", "sent up"];
+  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole", "recall: filter, whole", "s / round", "sent up"];
   const rows = runs.map((run) => {
-    const x = run.experiment, found = run.summary.detection ?? detected(run).total;
+    const x = run.experiment, found = run.summary.detection ?? {filter: detected(run, "filter").total, whole: detected(run, "whole").total};
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
     const seconds = column(run, "seconds").slice(1).sort((a, b) => a - b);
     return [run.name, state(run), `${last(column(run, "round")) ?? 0} / ${x.rounds ?? "?"}`, x["task.name"] ?? "–", x["strategy.name"] ?? "–",
       x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
       percent(last(column(run, "accuracy"))), percent(best(column(run, "accuracy"))), meanOfLast(run),
-      robust ? `${robust[0]} ${percent(robust[1])}` : "–", percent(found.precision), percent(found.recall),
+      robust ? `${robust[0]} ${percent(robust[1])}` : "–", both(found, "precision"), both(found, "recall"),
       decimal(seconds[Math.floor(seconds.length / 2)]), size(sum(column(run, "bytes_up")))];
   });
   const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
@@ -136,10 +136,16 @@ function curves() {
   };
 }
 
+// Of the filter by itself and of the whole defence; runs of older versions know the whole alone.
+function both(found, kind) {
+  const parts = [found.filter?.[kind], found.whole?.[kind]];
+  return parts.every((value) => value == null) ? "–" : parts.map((value) => percent(value)).join(", ");
+}
+
 // Precision and recall of excluding attackers, over the last rounds.
-function detected(run, window = Infinity) {
+function detected(run, part, window = Infinity) {
   const names = ["true_positive", "false_positive", "false_negative", "true_negative"];
-  const counts = names.map((name) => column(run, name)), rounds = column(run, "round").length;
+  const counts = names.map((name) => column(run, `${part}.${name}`)), rounds = column(run, "round").length;
   const totals = [0, 0, 0, 0];
   const over = rounds ? [...Array(rounds).keys()].map((i) => {
     counts.forEach((values, k) => { totals[k] += (values[i] ?? 0) - (i >= window ? values[i - window] ?? 0 : 0); });
@@ -154,15 +160,17 @@ function scores(tp, fp, fn, tn) {
 }
 
 function detection() {
-  const shown = {window: "10"};
+  const shown = {window: "10", part: "whole"};
   const kinds = [["precision", "Precision: excluded replies that were attacks"], ["recall", "Recall: attacks that were excluded"],
     ["honest", "Honest replies that were excluded"]];
   const all = kinds.map(([kind, title]) => lineCard(title, () => ({format: percent, height: 240, whole: true}), () => data.runs.map((run) =>
-    along(run, "round", detected(run, Number(shown.window)).over.map((one) => one[kind])))));
-  const controls = el("div", {class: "controls"}, choice("over", [["1", "each round"], ["10", "the last 10 rounds"], ["Infinity", "all rounds so far"]], "10",
-    (value) => { shown.window = value; all.forEach((one) => one.again()); }));
+    along(run, "round", detected(run, shown.part, Number(shown.window)).over.map((one) => one[kind])))));
+  const change = (key) => (value) => { shown[key] = value; all.forEach((one) => one.again()); };
+  const controls = el("div", {class: "controls"},
+    choice("of", [["whole", "the whole defence"], ["filter", "the filter alone"]], "whole", change("part")),
+    choice("over", [["1", "each round"], ["10", "the last 10 rounds"], ["Infinity", "all rounds so far"]], "10", change("window")));
   return {
-    section: section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered or rejected. No line: nothing to divide by."), controls,
+    section: section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered, rejected by the guard, or given next to no weight. No line: nothing to divide by."), controls,
       el("div", {class: "cards three"}, all.map((one) => one.card))),
     again: () => all.forEach((one) => one.again()),
   };
