@@ -28,7 +28,7 @@ def npz(wanted: Wanted) -> Found:
 
 def read_npz(path: Path, work: Workspace) -> tuple[str, ...]:
     """Arrays x_train, y_train, optionally x_test and y_test, and classes (else "0", "1", …)."""
-    return put_arrays(str(path), _npz_arrays(path), work)
+    return put_arrays(str(path), npz_arrays(path), work)
 
 
 def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tu
     return _classes(where, arrays.get("classes"), splits)
 
 
-def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
+def npz_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name; never unpickled, and not unpacked when they claim to be enormous."""
     try:
         with zipfile.ZipFile(path) as members:

@@ -71,7 +71,7 @@ class Client:
         return self.layout.vector(got) - self.layout.vector(self.model.state_dict())
 
 
-@pytest.mark.parametrize("kind", ["alie", "mix"])
+@pytest.mark.parametrize("kind", ["alie", "mix", "dba", "neurotoxin", "a3fl", "label-flip-dynamic"])
 def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path) -> None:
     first = sha(tmp_path, "first", kind)
     assert first == sha(tmp_path, "packed", kind, **{"runtime.workers": 1})
@@ -97,6 +97,11 @@ def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path)
         "fang-trim",
         "fang-krum",
         "label-flip-targeted",
+        "label-flip-dynamic",
+        "constrain-and-scale",
+        "dba",
+        "neurotoxin",
+        "a3fl",
     ],
 )
 def test_every_attack_runs_and_matters(kind: str, tmp_path: Path, honest_sha: str) -> None:

@@ -25,7 +25,7 @@ from thistle.experiments.runfolder import RunFolder
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 Overrides = Mapping[str, Any] | Sequence[str]
 """Changes to an experiment: a dictionary, or `key=value` pairs."""
-PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font")
+PATHS = ("task.name", "task.data-dir", "task.server-data", "task.server-font", "attack.images")
 
 
 def preset_names() -> list[str]:
