@@ -21,6 +21,8 @@ KEY = "attack.images"
 HELD = 5
 """Every so many'th image is kept to measure success."""
 MOST = 10_000
+Pictures = tuple[list[np.ndarray], list[np.ndarray]]
+"""c×h×w each: those to train on, and those to measure with, if these are known already."""
 NOTHING = np.empty((0, 1, 1, 1), dtype=np.uint8)
 
 
@@ -51,13 +53,25 @@ def load_images(path: str, shape: Shape) -> EdgeImages:
     """In the task's size and channels. Every fifth is held out, unless the npz file says by x_test which ones are."""
     check_path(path)
     place = Path(path)
-    if place.is_dir():
-        return _split(path, [read_picture(file, shape[0]) for file in _files(place)], shape)
-    arrays = npz_arrays(place)
+    try:
+        taught, held = _pictures(place, shape[0]) if place.is_dir() else _arrays(place)
+    except UserError as error:
+        raise UserError(f"{KEY}: {error}") from None
+    if not held:
+        taught, held = _split(path, taught)
+    return EdgeImages(_tensor(taught, shape), _tensor(held, shape))
+
+
+def _pictures(folder: Path, channels: int) -> Pictures:
+    return [read_picture(file, channels) for file in _files(folder)], []
+
+
+def _arrays(path: Path) -> Pictures:
+    arrays = npz_arrays(path)
     if "x_train" not in arrays:
-        raise UserError(f"{KEY} = {path}: array x_train is missing")
-    taught, held = (list(to_pixels(path, name, arrays.get(name, NOTHING))) for name in ("x_train", "x_test"))
-    return EdgeImages(_tensor(taught, shape), _tensor(held, shape)) if taught and held else _split(path, taught, shape)
+        raise UserError(f"{path}: array x_train is missing")
+    taught, held = (list(to_pixels(str(path), name, arrays.get(name, NOTHING))) for name in ("x_train", "x_test"))
+    return taught, held
 
 
 def _files(folder: Path) -> list[Path]:
@@ -65,12 +79,11 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda file: archive.order("", file.name))
 
 
-def _split(path: str, pictures: list[np.ndarray], shape: Shape) -> EdgeImages:
+def _split(path: str, pictures: list[np.ndarray]) -> Pictures:
     if len(pictures) < HELD:
         raise UserError(f"{KEY} = {path}: has {len(pictures)} images; at least {HELD} are needed")
-    held = [picture for number, picture in enumerate(pictures) if number % HELD == HELD - 1]
-    taught = [picture for number, picture in enumerate(pictures) if number % HELD != HELD - 1]
-    return EdgeImages(_tensor(taught, shape), _tensor(held, shape))
+    kept = range(HELD - 1, len(pictures), HELD)
+    return [one for number, one in enumerate(pictures) if number not in kept], [pictures[number] for number in kept]
 
 
 def _tensor(pictures: list[np.ndarray], shape: Shape) -> Tensor:

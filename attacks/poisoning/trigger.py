@@ -23,7 +23,7 @@ TriggerName = Literal["patch", "blend", "distributed"]
 Shape = tuple[int, int, int]
 SIDE = 3
 BLEND = 0.2
-"""Chen et al.'s α: people hardly see it, and poisoned training learns it."""
+"""Chen et al.'s α, as backdoor benchmarks commonly set it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -275,7 +275,7 @@ class TestConstrainAndScale:
             model.bias.copy_(torch.tensor([4.0]))
         came = {"weight": torch.tensor([[0.0, 1.0]]), "bias": torch.tensor([0.0])}
         loss = ConstrainAndScale(alpha=0.75).constrained(torch.tensor(2.0), model, came)
-        assert float(loss) == pytest.approx(0.75 * 2 + 0.25 * 5)
+        assert loss.item() == pytest.approx(0.75 * 2 + 0.25 * 5)
         loss.backward()
         assert model.weight.grad is not None
         assert torch.allclose(model.weight.grad, 0.25 * torch.tensor([[3 / 5, 0.0]]))
@@ -373,13 +373,13 @@ class TestEdgeCase:
 
     def test_what_is_no_image_is_named(self, folder: Path) -> None:
         (folder / "notes.txt").write_text("hello")
-        with pytest.raises(UserError, match=r"unreadable image 'notes\.txt'"):
+        with pytest.raises(UserError, match=r"^attack\.images: .*unreadable image 'notes\.txt'"):
             check_attack(attack(kind="edge-case", images=str(folder)), 50, classes=10, shape=GRAY)
 
     def test_nothing_is_unpickled(self, tmp_path: Path) -> None:
         path = tmp_path / "evil.npz"
         np.savez(path, x_train=np.array([{"a": 1}], dtype=object))
-        with pytest.raises(UserError, match="not a readable npz archive"):
+        with pytest.raises(UserError, match=r"^attack\.images: .*not a readable npz archive"):
             check_attack(attack(kind="edge-case", images=str(path)), 50, classes=10, shape=GRAY)
 
 
