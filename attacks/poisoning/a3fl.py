@@ -30,7 +30,7 @@ STEP = 0.01
 UNLEARNING = Recipe(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4)
 RENEWAL = 5
 """θ' is made anew after this many passes."""
-IMAGES = 256
+IMAGES = 128
 """At most so many of a client's images are used for the search."""
 Side = Annotated[int, Field(ge=1, lt=2**31)]
 

@@ -283,6 +283,7 @@ class TestOrders:
             ({"role": "malicious", "attack": "sign-flop"}, "sign-flip"),
             ({"role": "malicious", "attack": "none"}, "attack = none"),
             ({"role": "malicious", "attack": "mimic"}, "attack = mimic"),
+            ({"role": "malicious", "attack": "edge-case"}, "attack-images: not set"),
             ({"role": "malicious", "attack": "scale", "attack-strength": "much"}, "attack-strength = 'much'"),
         ],
     )
