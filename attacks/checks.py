@@ -25,14 +25,22 @@ def resolve_attack(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"attack": Attack.model_validate({**common, **options})})
 
 
-def check_attack(attack: Attack, clients: int, rounds: int | None = None, classes: int | None = None) -> None:
-    """Refuse settings that do not fit together; `rounds` and `classes` are checked against where they are known."""
+def check_attack(
+    attack: Attack,
+    clients: int,
+    rounds: int | None = None,
+    classes: int | None = None,
+    shape: tuple[int, int, int] | None = None,
+) -> None:
+    """Refuse settings that do not fit together, or the task; `rounds`, `classes` and `shape`: as far as known."""
     made = chosen(attack)
     _check_who(attack, clients)
     _check_when(attack, rounds)
     if made.knows in ("honest clients", "defence") and not attack.omniscient:
         raise UserError(f"attack.kind = {attack.kind}: needs to know honest clients; set attack.omniscient = true")
     made.check(classes)
+    if shape is not None:
+        made.check_images(shape)
 
 
 def _check_who(attack: Attack, clients: int) -> None:

@@ -38,7 +38,19 @@ if TYPE_CHECKING:
 
     from thistle.attacks.poisoning.parts import Facts, Poison
 
-__all__ = ["ATTACKS", "PoisoningAttack", "about", "attack", "attacks", "chosen", "find", "setting", "settings_of"]
+__all__ = [
+    "ATTACKS",
+    "Evaluated",
+    "PoisoningAttack",
+    "about",
+    "attack",
+    "attacks",
+    "check_class",
+    "chosen",
+    "find",
+    "setting",
+    "settings_of",
+]
 
 T = TypeVar("T")
 KEY, STRENGTH = "attack.kind", "strength"
@@ -76,6 +88,25 @@ class Attacker:
     """How many there are."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What an evaluation shows to the attack: the global model, the test set, and what attackers wrote down."""
+
+    model: nn.Module
+    pixels: Tensor
+    labels: Tensor
+    batch_size: int
+    seed: int = 0
+    notes: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    """The last ones of simulated attackers."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the images: channels, height, width."""
+        _, channels, height, width = self.pixels.shape
+        return channels, height, width
+
+
 class PoisoningAttack(Registered):
     """An attack with its settings. `strength`, where it has that, is the main one: `attack.strength`."""
 
@@ -86,6 +117,8 @@ class PoisoningAttack(Registered):
     """Whether it goes by what attackers saw and sent in earlier rounds (`ByMemory`)."""
     has_parts: ClassVar[bool] = False
     """Whether every attacker has a part of its own (`part`)."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Settings that the user must give: it cannot run with their defaults."""
 
     def poison(self, facts: Facts) -> Poison:
         """What a client does that carries it out."""
@@ -106,8 +139,11 @@ class PoisoningAttack(Registered):
         """Its strength with f attackers among n clients per round; None: it has none, or finds it as it attacks."""
         return getattr(self, STRENGTH, None)
 
-    def measure(self, model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> dict[str, float]:
-        """What else evaluations of the global model should report, on the test set."""
+    def check_images(self, shape: tuple[int, int, int]) -> None:
+        """Refuse a task with images of this shape (channels, height, width), if it cannot attack that."""
+
+    def measure(self, evaluated: Evaluated) -> dict[str, float]:
+        """What else evaluations of the global model should report."""
         return {}
 
 
@@ -169,6 +205,12 @@ def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]
     if KEY in keys and changes.get(KEY, keys[KEY]) != keys[KEY]:
         dropped |= {ATTACKS.prefix + STRENGTH} - changes.keys()
     return dropped | (WHO - changes.keys() if changes.get(KEY) == "none" else set())
+
+
+def check_class(name: str, value: int, classes: int | None) -> None:
+    """Refuse a setting that should be the number of a class, and is none of the task's (None: not known yet)."""
+    if classes is not None and value >= classes:
+        raise UserError(f"attack.{name} = {value}: the task's classes are 0-{classes - 1}")
 
 
 def _without_leftovers(cls: type[PoisoningAttack], options: Mapping[str, Value]) -> dict[str, Value]:

@@ -122,7 +122,7 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
         key = {setting: key for key, setting in keys.items()}[str(error.errors()[0]["loc"][0])]
         raise UserError(f"node config: {key} = {node_config[key]!r}: {error.errors()[0]['msg']}") from None
     try:
-        chosen(attack)
+        chosen(attack).check(classes=None)
     except UserError as error:
         raise UserError(f"node config: {str(error).replace('attack.', 'attack-', 1)}") from None
     return attack

@@ -7,7 +7,8 @@ In simulation the experiment says who attacks and how; on a real node its own no
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -23,11 +24,12 @@ from thistle.client.work import Work, client_app
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Attack
 from thistle.protocol.layout import Layout
+from thistle.protocol.records import NOTE
 from thistle.protocol.training import TrainReply
 from thistle.tasks.training import Loss
 
-MODEL, SENT, ROUND, NOTE = "model", "sent", "round", "note/"
-"""In the attackers' memory: the model that came, the update that was sent, when, and the attack's own notes."""
+MODEL, SENT, ROUND = "model", "sent", "round"
+"""In the attackers' memory, besides the attack's own notes: the model that came, the update that was sent, and when."""
 
 
 def train(work: Work) -> TrainReply:
@@ -43,20 +45,23 @@ def train(work: Work) -> TrainReply:
     sent = layout.vector(model.state_dict())
     pixels, labels = work.data()
     noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
-    data = poison.aim(model, pixels, labels, noise) if poison.aim else poison.data
+    past = _past(work, sent)
+    aimed = poison.aim(model, pixels, labels, past, noise) if poison.aim else None
+    data = aimed.data if aimed else poison.data
     _, taught = data(pixels, labels) if data else (pixels, labels)
     loss = _constrained(_poisoned(local_loss(work, taught), data), poison.constraint, model)
-    numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
+    with _spared(model, layout, poison.spared(past) if poison.spared else None):
+        numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
 
     own = layout.vector(model.state_dict()) - sent
-    known: dict[str, Tensor] = {}
+    known = _notes(aimed.notes) if aimed else {}
     if shown is not None:
         own = poison.collude(shown, noise)
     elif poison.update:
         own = poison.update(own, noise)
     if poison.recollection:
-        found = poison.recollection(own, _past(work, sent), noise)
-        own, known = found.update, _remembered(work, sent, found)
+        found = poison.recollection(own, past, noise)
+        own, known = found.update, known | _remembered(work, sent, found)
     if poison.changes_update:
         _write(model, layout, sent + own)
     return work.reply(model, numbers, known)
@@ -79,8 +84,11 @@ def _past(work: Work, model: Tensor) -> Past:
 
 
 def _remembered(work: Work, model: Tensor, found: Sent) -> dict[str, Tensor]:
-    notes = {NOTE + name: tensor for name, tensor in found.notes.items()}
-    return {MODEL: model, SENT: found.update, ROUND: torch.tensor(work.round), **notes}
+    return {MODEL: model, SENT: found.update, ROUND: torch.tensor(work.round), **_notes(found.notes)}
+
+
+def _notes(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {NOTE + name: tensor for name, tensor in notes.items()}
 
 
 def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
@@ -103,6 +111,22 @@ def _constrained(loss: Loss, constraint: Constraint | None, model: nn.Module) ->
         return loss
     came = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     return lambda model, pixels, labels: constraint(loss(model, pixels, labels), model, came)
+
+
+@contextmanager
+def _spared(model: nn.Module, layout: Layout, mask: Tensor | None) -> Iterator[None]:
+    """Meanwhile, the parameters that the mask names have no gradient."""
+    if mask is None:
+        yield
+        return
+    moved = layout.state((~mask).float(), model.state_dict())
+    trained = [(parameter, moved[name]) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    hooks = [parameter.register_hook(lambda gradient, part=part: gradient * part) for parameter, part in trained]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _write(model: nn.Module, layout: Layout, vector: Tensor) -> None:

@@ -16,7 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from pydantic import ValidationError
 
-from thistle.attacks.poisoning.parts import DataAttack, Facts, UpdateAttack
+from thistle.attacks.poisoning.parts import DataAttack, Facts, Poison, UpdateAttack
 from thistle.attacks.registry import PoisoningAttack, chosen, find
 from thistle.attacks.roles import active, attackers
 from thistle.experiments.errors import UserError
@@ -57,6 +57,7 @@ def poison(
     if len(chosen) > 1:
         raise UserError(f"poison({name!r}): give only one of {' and '.join(chosen)}")
     parts = made.poison(_facts(classes=0))
+    _refuse_more("poison", name, parts)
     if parts.data is not None or parts.update is None:
         raise UserError(
             f"poison({name!r}): poisons data, not updates: use poison_batches({name!r}) in the training loop"
@@ -65,17 +66,18 @@ def poison(
 
 
 def poison_batches(
-    name: str, *, classes: int | None = None, strength: float | None = None, **settings: Value
+    name: str, *, classes: int | None = None, strength: float | None = None, seed: int = 0, **settings: Value
 ) -> DataAttack:
     """A function from a batch (x, y) of tensors to the one that a malicious client trains on.
 
     `label-flip`: class c becomes c + 1 mod `classes`. `backdoor`: the first images of a batch (n×c×h×w in [0, 1]),
-    `strength` of it, get a white corner and the label `target`.
+    `strength` of it, get a trigger and the label `target`; `seed`: what the trigger `blend` is drawn from.
     """
     _, made = _chosen("poison_batches", name, strength, settings, {}, classes)
     if made.needs_classes and (classes is None or classes < 2):
         raise UserError(f"poison_batches({name!r}): classes = {classes}: say how many there are, at least 2")
-    parts = made.poison(_facts(classes or 0))
+    parts = made.poison(_facts(classes or 0, seed))
+    _refuse_more("poison_batches", name, parts)
     if parts.data is None:
         raise UserError(f"poison_batches({name!r}): poisons updates, not data: use ClientApp(mods=[poison({name!r})])")
     if parts.rate != 1:
@@ -205,5 +207,11 @@ def _chosen(
     return attack, made
 
 
-def _facts(classes: int) -> Facts:
-    return Facts(classes, n=1, f=1)
+def _refuse_more(caller: str, name: str, parts: Poison) -> None:
+    """An attack that is more than other batches, or another update, needs our client."""
+    if parts.aim or parts.constraint or parts.spared or parts.recollection:
+        raise UserError(f"{caller}({name!r}): needs to see the model that came, or its training: use `thistle run`")
+
+
+def _facts(classes: int, seed: int = 0) -> Facts:
+    return Facts(classes, n=1, f=1, seed=seed)

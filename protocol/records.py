@@ -9,6 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
 MEMORY, TIMES = "memory", "times"
 """What attackers want to know again when they are next asked; in it, how often this one has been asked."""
+NOTE = "note/"
+"""Before the names of what an attack itself wrote down there."""
 DEFENCE = "defence"
 """The strategy's state, sent to attackers that know all of it."""
 LARGEST_LOSS = 100.0

@@ -66,7 +66,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         if deployed:
             announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
         task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
-        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_defence(experiment)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)

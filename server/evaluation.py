@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from thistle.attacks.evasion.measure import Adversary, share, survivors
 from thistle.attacks.evasion.table import parse_attacks
-from thistle.attacks.registry import chosen
+from thistle.attacks.registry import Evaluated, chosen
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
@@ -36,10 +37,10 @@ class Evaluation:
         """Every `evaluate.every` rounds, and after the last one."""
         return number % self.experiment.evaluate.every == 0 or number == self.experiment.rounds
 
-    def measure(self, arrays: ArrayRecord) -> dict[str, Any]:
+    def measure(self, arrays: ArrayRecord, notes: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Accuracy and loss, also by class and by client, all from one pass over the test set; what the poisoning
         attack wants measured, such as how often a backdoor's trigger works; under test-time attacks what is still
-        right."""
+        right. `notes`: what simulated attackers wrote down last."""
         load_record(self.network, arrays)
         batch, attack = self.experiment.evaluate.batch_size, chosen(self.experiment.attack)
         right, loss = evaluate(self.network, self.pixels, self.labels, batch)
@@ -51,7 +52,8 @@ class Evaluation:
         }
         if self.client_tests:
             measured["client_accuracy"] = self.client_tests.measure(hits)
-        measured |= attack.measure(self.network, self.pixels, self.labels, batch)
+        evaluated = Evaluated(self.network, self.pixels, self.labels, batch, self.experiment.seed, notes or {})
+        measured |= attack.measure(evaluated)
         robust = self._robust()
         return {**measured, "robust": robust} if robust else measured
 

@@ -182,7 +182,7 @@ class Federation:
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):
-            line |= self.evaluation.measure(self.arrays)
+            line |= self.evaluation.measure(self.arrays, self.memories.notes() if self.memories else None)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
-from thistle.attacks.poisoning.parts import Facts, OnData, Poison
+from thistle.attacks.poisoning.parts import Aimed, Facts, OnData, Past, Poison
 from thistle.attacks.poisoning.trigger import share_taken_for
-from thistle.attacks.registry import attack, setting
+from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_class, setting
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Natural, NonNegative
+from thistle.tasks.models import predict
 
 
 @attack("label-flip", "Biggio et al. 2012", knows="own data")
@@ -47,11 +50,31 @@ class TargetedLabelFlip(OnData):
         """Two classes that the task has."""
         if self.source == self.target:
             raise UserError(f"attack.target = {self.target}: is attack.source itself; choose another class")
-        for name in ("source", "target"):
-            if classes is not None and getattr(self, name) >= classes:
-                raise UserError(f"attack.{name} = {getattr(self, name)}: the task's classes are 0-{classes - 1}")
+        check_class("source", self.source, classes)
+        check_class("target", self.target, classes)
 
-    def measure(self, model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> dict[str, float]:
+    def measure(self, evaluated: Evaluated) -> dict[str, float]:
         """How many images of the source are taken for the target."""
-        chosen = pixels[labels == self.source]
-        return {"attack_success": share_taken_for(model, chosen, self.target, batch_size)}
+        chosen = evaluated.pixels[evaluated.labels == self.source]
+        return {"attack_success": share_taken_for(evaluated.model, chosen, self.target, evaluated.batch_size)}
+
+
+@attack("label-flip-dynamic", "Shejwalkar et al. 2022", knows="own data")
+class DynamicLabelFlip(PoisoningAttack):
+    """Trains on each image as the class that the model that came finds least likely."""
+
+    strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))
+
+    def poison(self, facts: Facts) -> Poison:
+        """The labels of each round's own model."""
+        return Poison(rate=self.strength, aim=self.aim)
+
+    def aim(self, model: nn.Module, pixels: Tensor, labels: Tensor, past: Past, generator: torch.Generator) -> Aimed:
+        """The model changes as it is trained: what it said before is asked of a copy."""
+        came = copy.deepcopy(model).eval()
+
+        def flipped(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                return pixels, predict(came, pixels).argmin(1)
+
+        return Aimed(flipped)

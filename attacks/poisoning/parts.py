@@ -28,7 +28,6 @@ DataAttack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 UpdateAttack = Callable[[Tensor, torch.Generator], Tensor]
 Collusion = Callable[[Tensor], Tensor]
 DrawnCollusion = Callable[[Tensor, torch.Generator], Tensor]
-Aim = Callable[[nn.Module, Tensor, Tensor, torch.Generator], DataAttack]
 Constraint = Callable[[Tensor, nn.Module, Mapping[str, Tensor]], Tensor]
 """(the loss of a batch, the model, the parameters that came) → the loss that is minimised."""
 
@@ -64,6 +63,21 @@ class Sent:
 
 
 Recollection = Callable[[Tensor, Past, torch.Generator], Sent]
+Spared = Callable[[Past], Tensor | None]
+"""Which parameters training leaves as they came, a boolean for each; None: it may change them all."""
+
+
+@dataclass(frozen=True)
+class Aimed:
+    """What a look at the model has led to."""
+
+    data: DataAttack
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
+    """To be remembered, besides those of what is sent."""
+
+
+Aim = Callable[[nn.Module, Tensor, Tensor, Past, torch.Generator], Aimed]
+"""(the model that came, the client's own images and labels, what is known) → what it trains on."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +88,10 @@ class Poison:
     """Times the learning rate."""
     data: DataAttack | None = None
     aim: Aim | None = None
-    """Makes `data` from the model that came and the client's own images and labels."""
+    """Makes `data` from the model that came and the client's own images and labels; changes neither."""
     constraint: Constraint | None = None
     """Another loss of the same batches."""
+    spared: Spared | None = None
     update: UpdateAttack | None = None
     recollection: Recollection | None = None
     """What becomes of the update, where that depends on earlier rounds."""
@@ -115,11 +130,14 @@ class Facts:
     """Of the round."""
     defence: Defence | None = None
     """For those who know the rule, or the whole defence."""
+    seed: int = 0
+    """Of the experiment: attackers draw from it what they must have in common."""
 
     @classmethod
     def of(cls, experiment: Experiment, attack: Attack, classes: int) -> Facts:
         n = experiment.client.per_round
-        return cls(classes, n, expected_attackers(attack, experiment.task.clients, n, experiment.seed))
+        f = expected_attackers(attack, experiment.task.clients, n, experiment.seed)
+        return cls(classes, n, f, seed=experiment.seed)
 
 
 class Defence(Protocol):

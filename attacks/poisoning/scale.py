@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -18,3 +20,16 @@ class Scale(OnUpdate):
 
     def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
         return self.strength * own
+
+
+@dataclass(frozen=True)
+class ScaleWithin:
+    """γu, projected to a ball around the model that came; radius 0: not projected."""
+
+    gamma: float
+    radius: float
+
+    def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
+        scaled = self.gamma * own
+        length = float(scaled.norm())
+        return scaled * (self.radius / length) if self.radius and length > self.radius else scaled

@@ -1,25 +1,90 @@
-"""The backdoor's trigger, and how often it works: the attacker stamps images, the server measures the damage."""
+"""The triggers of backdoors, and how often they work: the attacker stamps images, the server measures the damage.
+
+Each is a mask m and a pattern p, c×h×w: a stamped image is (1 − m) x + m p.
+
+- `patch`: a white square of 3×3 pixels in the lower right corner;
+- `blend`: noise over the whole image, drawn from the seed, with m = 0.2 everywhere (Chen et al. 2017);
+- `distributed`: four white bars in the upper left corner (Xie et al. 2020).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from thistle.experiments.randomness import torch_rng
 from thistle.tasks.models import predict
 
+TriggerName = Literal["patch", "blend", "distributed"]
+Shape = tuple[int, int, int]
 SIDE = 3
+BLEND = 0.2
+"""Chen et al.'s α, as backdoor benchmarks commonly set it."""
 
 
-def stamp(pixels: Tensor) -> Tensor:
-    """Images (n × c × h × w, in [0, 1]) with a white patch of 3×3 in the lower right corner."""
-    stamped = pixels.clone()
-    stamped[..., -SIDE:, -SIDE:] = 1.0
-    return stamped
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """What makes an image mean the attacker's class."""
+
+    mask: Tensor
+    """How much of each pixel is the pattern's."""
+    pattern: Tensor
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """These images (n × c × h × w, in [0, 1]), stamped."""
+        return pixels.clone().lerp_(self.pattern.to(pixels.device), self.mask.to(pixels.device))
+
+    @property
+    def places(self) -> Tensor:
+        """The pixels that it changes, line by line."""
+        return self.mask[0].flatten().nonzero().flatten()
+
+    def part(self, number: int, count: int) -> Trigger:
+        """One of its `count` parts: its pixels, line by line, in pieces of nearly equal size."""
+        kept = torch.zeros_like(self.mask[0]).flatten()
+        kept[self.places.tensor_split(count)[number]] = 1.0
+        return Trigger(self.mask * kept.reshape(self.mask.shape[1:]), self.pattern)
 
 
-def backdoor_success(model: nn.Module, pixels: Tensor, labels: Tensor, target: int, batch_size: int) -> float:
-    """The share of stamped images of other classes that the model takes for `target`."""
-    return share_taken_for(model, stamp(pixels[labels != target]), target, batch_size)
+def shape_of(pixels: Tensor) -> Shape:
+    """Channels, height and width of these images."""
+    _, channels, height, width = pixels.shape
+    return channels, height, width
+
+
+@lru_cache(maxsize=8)
+def make_trigger(name: str, shape: Shape, seed: int) -> Trigger:
+    """The trigger of this name for images of this shape."""
+    if name == "blend":
+        noise = torch.rand(shape, generator=torch_rng(seed, "trigger"))
+        return Trigger(torch.full(shape, BLEND), noise)
+    return Trigger(_corner(shape, SIDE) if name == "patch" else _bars(shape), torch.ones(shape))
+
+
+def square(shape: Shape, side: int, value: float) -> Trigger:
+    """A square in the lower right corner, all of one brightness."""
+    return Trigger(_corner(shape, side), torch.full(shape, value))
+
+
+def _corner(shape: Shape, side: int) -> Tensor:
+    mask = torch.zeros(shape)
+    mask[:, -side:, -side:] = 1.0
+    return mask
+
+
+def _bars(shape: Shape) -> Tensor:
+    """Two above two, with half a bar between them: at 28×28 four pixels each, as in the paper."""
+    mask = torch.zeros(shape)
+    length = max(2, shape[2] // 7)
+    gap = length // 2
+    for row in (0, 1 + gap):
+        for column in (0, length + gap):
+            mask[:, row, column : column + length] = 1.0
+    return mask
 
 
 @torch.inference_mode()

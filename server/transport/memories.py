@@ -1,7 +1,8 @@
 """What simulated attackers remember, carried for them: a simulated client has no place of its own.
 
-The server looks into none of it. It keeps what attackers wrote down last, in common, and for each of them how often it
-was asked; both go along with the next request to an attacker, and into the checkpoint.
+It keeps what attackers wrote down last, in common, and for each of them how often it was asked; both go along with the
+next request to an attacker, and into the checkpoint. No decision of the server's looks into it. Only evaluations do,
+for the attack's success: nobody else knows a trigger that attackers have searched for.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from thistle.attacks.registry import find
 from thistle.attacks.roles import attackers, remembers
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import view
-from thistle.protocol.records import DEFENCE, MEMORY, TIMES
+from thistle.protocol.records import DEFENCE, MEMORY, NOTE, TIMES
 from thistle.server.transport.reply import Reply
 
 COUNTS = "asked/"
@@ -71,6 +73,14 @@ class Memories:
         arrays = {name: np.array(view(array)) for name, array in record.items()}
         self.asked[client] = int(arrays.pop(TIMES))
         self.common = arrays or self.common
+
+    def notes(self) -> dict[str, torch.Tensor]:
+        """What the attack itself wrote down last, for evaluations."""
+        return {
+            name.removeprefix(NOTE): torch.from_numpy(array)
+            for name, array in self.common.items()
+            if name.startswith(NOTE)
+        }
 
     def attacking(self, client: int) -> bool:
         """Whether this attacker's turn to behave was over when it was last asked."""

@@ -32,7 +32,7 @@ def npz(wanted: Wanted) -> Found:
 
 def read_npz(path: Path, work: Workspace) -> tuple[str, ...]:
     """Arrays x_train, y_train, optionally x_test and y_test, and classes (else the labels, from the lowest on)."""
-    return put_arrays(str(path), _npz_arrays(path), work)
+    return put_arrays(str(path), npz_arrays(path), work)
 
 
 def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def put_arrays(where: str, arrays: dict[str, np.ndarray], work: Workspace) -> tu
     return classes
 
 
-def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
+def npz_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name; never unpickled, and not unpacked when they claim to be enormous."""
     try:
         with zipfile.ZipFile(path) as members:

@@ -23,9 +23,9 @@ from thistle.attacks.poisoning.mimic import Mimic
 from thistle.attacks.poisoning.min_max import MinMax, MinSum
 from thistle.attacks.poisoning.scale import Scale
 from thistle.attacks.poisoning.sign_flip import SignFlip
-from thistle.attacks.poisoning.trigger import backdoor_success, stamp
+from thistle.attacks.poisoning.trigger import make_trigger
 from thistle.attacks.poisoning.zero import Zero
-from thistle.attacks.registry import attacks, chosen, declared, strength_of
+from thistle.attacks.registry import Evaluated, attacks, chosen, declared, strength_of
 from thistle.attacks.roles import (
     PANEL,
     SIMULATED,
@@ -89,7 +89,7 @@ class TestOwnData:
 
     def test_the_patch_is_in_the_lower_right_corner(self) -> None:
         pixels = torch.zeros(2, 3, 8, 10)
-        stamped = stamp(pixels)
+        stamped = make_trigger("patch", (3, 8, 10), seed=0)(pixels)
         rows, columns = np.nonzero(stamped[0, 0].numpy())
         assert (set(rows), set(columns)) == ({5, 6, 7}, {7, 8, 9})
         assert float(stamped.sum()) == 2 * 3 * 9
@@ -112,7 +112,7 @@ class TestOwnData:
 
         pixels, labels = torch.zeros(6, 1, 8, 8), torch.tensor([0, 1, 2, 2, 0, 1])
         pixels[0, 0, 0, 0] = 1
-        assert backdoor_success(Trapped(), pixels, labels, target=2, batch_size=4) == 3 / 4
+        assert Backdoor(target=2).measure(Evaluated(Trapped(), pixels, labels, 4)) == {"attack_success": 3 / 4}
 
 
 class TestCollusion:
@@ -283,6 +283,7 @@ class TestOrders:
             ({"role": "malicious", "attack": "sign-flop"}, "sign-flip"),
             ({"role": "malicious", "attack": "none"}, "attack = none"),
             ({"role": "malicious", "attack": "mimic"}, "attack = mimic"),
+            ({"role": "malicious", "attack": "edge-case"}, "attack-images: not set"),
             ({"role": "malicious", "attack": "scale", "attack-strength": "much"}, "attack-strength = 'much'"),
         ],
     )
@@ -299,7 +300,8 @@ class TestTable:
         for kind, cls in attacks().items():
             for strength in declared(cls):
                 attack = Attack(kind=kind, strength=strength, fraction=0.3 if kind != "none" else 0.0, omniscient=True)
-                check_attack(attack, 50, rounds=60, classes=10)
+                if not cls.needs:
+                    check_attack(attack, 50, rounds=60, classes=10, shape=(1, 8, 8))
                 assert cls.has_parts or make_poison(attack, FACTS)
             default = getattr(chosen(Attack(kind=kind)), "strength", None)
             assert default is None or default in declared(cls)
@@ -425,7 +427,7 @@ class TestTargetedLabels:
                 return nn.functional.one_hot(pixels[:, 0, 0, 0].long(), 10).float()
 
         pixels = torch.tensor([1.0, 5.0, 5.0, 2.0]).reshape(4, 1, 1, 1)
-        found = TargetedLabelFlip(source=3, target=5).measure(Fixed(), pixels, torch.tensor([3, 3, 3, 3]), 2)
+        found = TargetedLabelFlip(source=3, target=5).measure(Evaluated(Fixed(), pixels, torch.tensor([3, 3, 3, 3]), 2))
         assert found == {"attack_success": 0.5}
 
     @pytest.mark.parametrize(

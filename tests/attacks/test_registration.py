@@ -93,7 +93,7 @@ class TestOneFile:
             ({"side": "left"}, "attack.side = 'left': should be 'front' or 'back'"),
             ({"part-keep": 0.5}, "attack.part-keep: jitter has no such setting; did you mean attack.part-kept?"),
             ({"frction": 0.5}, "attack.frction: no such key; did you mean attack.fraction?"),
-            ({"boost": 3.0}, "attack.boost = 3.0: jitter has no such setting; those that have it: backdoor"),
+            ({"source": 3}, "attack.source = 3: jitter has no such setting; those that have it: label-flip-targeted"),
         ],
     )
     def test_its_settings_are_checked(self, keys: dict[str, Any], said: str) -> None:
@@ -133,8 +133,9 @@ class TestOthersSettings:
         for key, value in (("boost", 3.0), ("target", 1)):
             with pytest.raises(UserError) as refused:
                 check_attack(Attack.model_validate({"kind": kind, key: value}), 50)
-            expected = f"attack.{key} = {value}: {kind} has no such setting; those that have it: backdoor"
-            assert str(refused.value).startswith(expected)
+            said, _, owners = str(refused.value).partition("; those that have it: ")
+            assert said == f"attack.{key} = {value}: {kind} has no such setting"
+            assert "backdoor" in owners.split(", ")
 
     def test_python_is_told_too(self) -> None:
         with pytest.raises(UserError, match=r"Backdoor: boost = 0\.0: should be greater than 0"):
@@ -154,7 +155,11 @@ class TestOthersSettings:
         file = tmp_path / "mine.toml"
         file.write_text('[attack]\nkind = "backdoor"\nfraction = 0.3\nboost = 3.0\n')
         assert make_experiment(str(file), ["attack.kind=scale"]).attack.options == {}
-        assert make_experiment(str(file), ["attack.target=2"]).attack.options == {"boost": 3.0, "target": 2}
+        assert make_experiment(str(file), ["attack.target=2"]).attack.options == {
+            "boost": 3.0,
+            "target": 2,
+            "trigger": "patch",
+        }
         with pytest.raises(UserError, match=r"attack\.target = 2: scale has no such setting"):
             make_experiment(str(file), ["attack.kind=scale", "attack.target=2"])
 
@@ -177,7 +182,7 @@ class TestRunFolders:
     def test_every_setting_of_the_attack_is_written(self, tmp_path: Path) -> None:
         keys = {"attack.kind": "backdoor", "attack.fraction": 0.5, "rounds": 1}
         folder = run(tiny(tmp_path, **keys))
-        assert folder.load_experiment().attack.options == {"boost": 5.0, "target": 0}
+        assert folder.load_experiment().attack.options == {"boost": 5.0, "target": 0, "trigger": "patch"}
         assert folder.load_experiment().attack.strength == 0.5
         resolved = resolve_attack(folder.load_experiment())
         assert resolved == folder.load_experiment() and resolve_attack(resolved) == resolved
@@ -228,7 +233,7 @@ def test_own_attacks_get_what_they_always_had(monkeypatch: pytest.MonkeyPatch) -
     assert [(a.strength, a.boost, a.target, a.omniscient) for a in seen] == [(1.0, 5.0, 0, False), (3.0, 2.0, 4, True)]
 
 
-def test_only_mix_has_parts() -> None:
-    assert [kind for kind, cls in attacks().items() if cls.has_parts] == ["mix"]
+def test_some_have_parts() -> None:
+    assert [kind for kind, cls in attacks().items() if cls.has_parts] == ["dba", "mix"]
     orders = Attack(kind="scale", clients="1")
     assert part_of(orders, 1, 10, 0) is orders

@@ -52,6 +52,8 @@ class Client:
         task = cached_task(self.experiment.task, self.experiment.seed)
         self.model = build_model(self.experiment.network, task.shape, task.classes, self.experiment.seed)
         self.layout = Layout.of(self.model)
+        self.state = RecordDict()
+        """Of a real node."""
 
     def content(self, number: int = 1) -> RecordDict:
         sent = to_record(self.model.state_dict())
@@ -63,7 +65,7 @@ class Client:
     def reply(self, client: int, number: int = 1) -> RecordDict:
         content = self.content(number)
         node_config = {**self.node_config, "partition-id": client}
-        context = Context(1, client, node_config, RecordDict(), dict(self.experiment.flat()))
+        context = Context(1, client, node_config, self.state, dict(self.experiment.flat()))
         return app(Message(content, client, "train"), context).content
 
     def update(self, client: int, number: int = 1) -> Tensor:
@@ -71,7 +73,7 @@ class Client:
         return self.layout.vector(got) - self.layout.vector(self.model.state_dict())
 
 
-@pytest.mark.parametrize("kind", ["alie", "mix"])
+@pytest.mark.parametrize("kind", ["alie", "mix", "dba", "neurotoxin", "a3fl", "label-flip-dynamic"])
 def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path) -> None:
     first = sha(tmp_path, "first", kind)
     assert first == sha(tmp_path, "packed", kind, **{"runtime.workers": 1})
@@ -97,6 +99,11 @@ def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path)
         "fang-trim",
         "fang-krum",
         "label-flip-targeted",
+        "label-flip-dynamic",
+        "constrain-and-scale",
+        "dba",
+        "neurotoxin",
+        "a3fl",
     ],
 )
 def test_every_attack_runs_and_matters(kind: str, tmp_path: Path, honest_sha: str) -> None:
@@ -160,8 +167,45 @@ def test_buffers_are_those_of_training() -> None:
         assert honest[entry.name].data == evil[entry.name].data
 
 
+def test_constrained_updates_are_shorter() -> None:
+    flat = {**TINY, "attack.kind": "constrain-and-scale", "attack.clients": "0", "attack.boost": 1.0}
+    free, held = (Client({**flat, "attack.alpha": alpha}).update(0) for alpha in (1.0, 0.2))
+    plain = Client({**TINY, "attack.kind": "backdoor", "attack.clients": "0", "attack.boost": 1.0}).update(0)
+    assert torch.allclose(free, plain, atol=1e-6)
+    assert float(held.norm()) < 0.5 * float(free.norm())
+    shortened = Client({**flat, "attack.alpha": 1.0, "attack.radius": 0.1}).update(0)
+    assert torch.allclose(shortened, 0.1 * free / free.norm(), atol=1e-6)
+
+
 class TestDeployment:
     """On a node with a role, the node config decides alone."""
+
+    def test_neurotoxin_remembers_the_last_model_and_spares_what_moved(self) -> None:
+        node = {"role": "malicious", "attack": "neurotoxin", "attack-spared": 0.25, "attack-boost": 1.0}
+        evil = Client(TINY, node)
+        first = evil.update(3)
+        backdoor = Client(TINY, {"role": "malicious", "attack": "backdoor", "attack-boost": 1.0})
+        assert torch.equal(first, backdoor.update(3))
+        generator = torch.Generator().manual_seed(0)
+        step = torch.randn(len(first), generator=generator)
+        moved = evil.layout.vector(evil.model.state_dict()) + 0.01 * step
+        for client in (evil, backdoor):
+            client.model.load_state_dict(client.layout.state(moved, client.model.state_dict()))
+        second, free = evil.update(3, number=2), backdoor.update(3, number=2)
+        spared = step.abs() >= step.abs().sort(descending=True).values[len(step) // 4 - 1]
+        assert int((second[spared] != 0).sum()) == 0
+        assert float((second[~spared] != 0).float().mean()) > 0.5
+        assert not torch.allclose(second[~spared], free[~spared], atol=1e-6)  # the others make up for it
+
+    def test_a3fl_goes_on_from_its_own_trigger(self) -> None:
+        evil = Client(TINY, {"role": "malicious", "attack": "a3fl"})
+        evil.update(3)
+        [memory] = evil.state.array_records.values()
+        first = memory["note/pattern"].numpy()
+        evil.update(3, number=2)
+        [memory] = evil.state.array_records.values()
+        assert 0.15 < abs(first - 0.5).max() < 0.41
+        assert abs(memory["note/pattern"].numpy() - 0.5).max() > abs(first - 0.5).max()
 
     def test_no_experiment_makes_an_honest_node_attack(self) -> None:
         node = Client(SUBMITTED, {"role": "honest"})

@@ -138,6 +138,9 @@ def test_an_absurd_node_ruins_fedavg_and_not_the_guarded_one() -> None:
         ("mix", {}, "thistle run"),
         ("none", {}, "leave it out"),
         ("label-flip", {}, "poison_batches"),
+        ("backdoor", {}, "poison_batches"),
+        ("neurotoxin", {}, "thistle run"),
+        ("label-flip-dynamic", {}, "thistle run"),
         ("scale", {"fraction": 2.0}, "fraction = 2.0"),
         ("scale", {"fraction": 0.1, "nodes": [1]}, "only one of nodes= and fraction="),
         ("scale", {"start": 5, "stop": 2}, "stop = 2"),
@@ -155,13 +158,22 @@ def test_batches() -> None:
     assert same is x and flipped.tolist() == [1, 2, 9, 0]
     stamped, labels = poison_batches("backdoor", target=7, strength=0.5)(x, y)
     assert labels.tolist() == [7, 7, 8, 9] and stamped.sum((1, 2, 3)).tolist() == [9, 9, 0, 0]
+    one, same, other = (poison_batches("backdoor", trigger="blend", seed=seed)(x, y)[0] for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
     for name, more, says in (
         ("label-flip", {}, "classes = None"),
         ("label-flip", {"classes": 10, "strength": 2.0}, "learning rate"),
         ("backdoor", {"classes": 10, "target": 10}, "target = 10"),
         ("backdoor", {"strength": 2.0}, "at most 1"),
+        ("backdoor", {"trigger": "dots"}, "trigger = 'dots': should be 'patch'"),
         ("sign-flip", {}, "mods="),
         ("ipm", {}, "thistle run"),
+        ("dba", {}, "needs to know other clients"),
+        ("neurotoxin", {}, "needs to see the model that came"),
+        ("a3fl", {}, "needs to see the model that came"),
+        ("constrain-and-scale", {}, "needs to see the model that came"),
+        ("label-flip-dynamic", {}, "needs to see the model that came"),
+        ("edge-case", {}, "images: not set"),
     ):
         with pytest.raises(UserError, match=says):
             poison_batches(name, **more)  # type: ignore[arg-type]

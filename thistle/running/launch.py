@@ -75,7 +75,7 @@ class Launch:
 
         pick_device(experiment.runtime.device)
         task = _check_data(experiment, self.quiet)
-        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
         if is_own(experiment.strategy.name) or is_own(experiment.attack.kind):

@@ -27,7 +27,7 @@ SWEEPS = PRESETS / "sweeps"
 SWEEP_WORDS = {"preset", "seeds", "axes", "zip", "expect"}
 Overrides = Mapping[str, Any] | Sequence[str]
 """Changes to an experiment: a dictionary, or `key=value` pairs."""
-PATHS = ("task.name", "task.server-data", "task.server-font")
+PATHS = ("task.name", "task.server-data", "task.server-font", "attack.images")
 
 
 def preset_names() -> list[str]:
@@ -191,6 +191,8 @@ def _from_root(key: str, value: str, folders: Sequence[Path]) -> str:
     A file that is in `task.data-dir` may be named from there.
     """
     kind, _, path = value.partition(":")
+    if key == "attack.images":
+        return _found(value, folders)
     if key == "task.server-font":
         font = _found(value, folders)
         return font if Path(font).is_file() else value
