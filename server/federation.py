@@ -178,7 +178,8 @@ class Federation:
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["retried"] = self.grid.retried
-        line["detection"] = None if self.truth is None else self.truth.score(number, verdicts).counts()
+        behaving = self.memories.behaving() if self.memories else ()
+        line["detection"] = None if self.truth is None else self.truth.score(number, verdicts, behaving).counts()
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):

@@ -97,9 +97,9 @@ class Truth:
     def malicious(self) -> frozenset[int]:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
-    def score(self, number: int, verdicts: Collection[Verdict]) -> Detection:
-        """One round's verdicts; an attacker that rests is honest that round."""
-        foes = self.malicious if active(self.experiment.attack, number) else frozenset()
+    def score(self, number: int, verdicts: Collection[Verdict], behaving: Collection[int] = ()) -> Detection:
+        """One round's verdicts; an attacker that rests, or is `behaving` to be trusted, is honest that round."""
+        foes = self.malicious.difference(behaving) if active(self.experiment.attack, number) else frozenset()
         answered = [v for v in verdicts if v.verdict != "failed"]
         return Detection(
             _score([v for v in answered if v.verdict != "rejected"], foes, lambda v: v.verdict == "filtered"),

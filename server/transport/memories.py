@@ -82,9 +82,10 @@ class Memories:
             if name.startswith(NOTE)
         }
 
-    def attacking(self, client: int) -> bool:
-        """Whether this attacker's turn to behave was over when it was last asked."""
-        return self.asked.get(client, 0) > self.experiment.attack.honest_first
+    def behaving(self) -> set[int]:
+        """The attackers that were still honest when they were last asked, to be trusted."""
+        first = self.experiment.attack.honest_first
+        return {client for client in self._attackers if self.asked.get(client, 0) <= first} if first else set()
 
     def state(self) -> dict[str, np.ndarray]:
         """For the checkpoint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.federations import run, tiny
+from tests.federations import rounds, run, tiny
 from thistle.client.app import KINDS
 from thistle.client.work import Work
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import read_json
+from thistle.experiments.runfolder import read_json, read_lines
 from thistle.protocol.training import TrainReply
 from thistle.protocol.verdict import Kind, Verdict
 from thistle.server.recording.detection import Detection, Score, Truth
@@ -135,3 +136,18 @@ def test_a_run_whose_attackers_all_fail_says_so(tmp_path: Path, monkeypatch: pyt
     assert summary["failed_attackers"] == summary["failed"] > 0
     assert "every attacker failed" in folder.log.read_text()
     assert summary["detection"]["whole"]["recall"] is None
+
+
+def test_attackers_that_behave_to_be_trusted_are_honest_until_then(tmp_path: Path) -> None:
+    attack = {"attack.kind": "sign-flip", "attack.fraction": 0.5, "attack.honest-first": 1, "rounds": 6}
+    folder = run(tiny(tmp_path, "patient", **attack))
+    asked: Counter[int] = Counter()
+    malicious = set(read_json(folder.truth)["malicious"])
+    verdicts = list(read_lines(folder.verdicts))
+    for line in rounds(folder):
+        ids = [verdict["client"] for verdict in verdicts if verdict["round"] == line["round"]]
+        asked.update(ids)
+        attacking = sum(client in malicious and asked[client] > 1 for client in ids)
+        whole = line["detection"]["whole"]
+        assert whole["true_positive"] + whole["false_negative"] == attacking
+    assert any(line["detection"]["whole"]["false_negative"] for line in rounds(folder))
