@@ -16,7 +16,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
+from thistle.attacks.poisoning.parts import Trial
+from thistle.attacks.poisoning.search import USED
 from thistle.attacks.registry import chosen
+from thistle.attacks.roles import sides
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
@@ -24,13 +27,9 @@ from thistle.protocol.layout import Layout
 from thistle.protocol.training import RATE
 from thistle.strategies.build import chosen as strategy_of
 from thistle.strategies.build import make_strategy, needs_server_data, resolve
-from thistle.strategies.pipeline import Pipeline
+from thistle.strategies.pipeline import STRANGERS, Pipeline
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
-
-USED = "used"
-"""The name of the rule that the experiment itself uses."""
-
 
 @dataclass(frozen=True)
 class KnownDefence:
@@ -42,6 +41,9 @@ class KnownDefence:
     lr: float
     state: Mapping[str, np.ndarray] | None = None
     """What the server's own has remembered so far; None: nobody knows."""
+    honest: tuple[int, ...] = ()
+    malicious: tuple[int, ...] = ()
+    """Whose updates are tried out, for those who know the state."""
 
     @cached_property
     def _ready(self) -> Pipeline:
@@ -49,13 +51,27 @@ class KnownDefence:
         self.strategy.begin(self.number, self.arrays, ConfigRecord({RATE: self.lr}))
         return self.strategy
 
-    def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
-        """The change of the model that it makes of these updates, before any learning of the server's."""
-        return self._ready.try_out(self.number, torch.cat([honest, malicious])).step
+    def trial(self, honest: Tensor, malicious: Tensor) -> Trial:
+        """What it makes of these updates, before any learning of the server's."""
+        rows = torch.cat([honest, malicious])
+        ids = torch.tensor(self._ids(len(honest), len(malicious)))
+        order = ids.argsort()
+        progress = self._ready.try_out(self.number, rows[order], ids[order].tolist())
+        return Trial(progress.step, float(progress.kept[order.argsort()][: len(honest)].double().mean()))
+
+    def _ids(self, honest: int, malicious: int) -> list[int]:
+        """Clients that the server knows, where the attackers do; elsewhere nobody's."""
+        known = [*self.honest[:honest], *self.malicious[:malicious]]
+        strangers = range(STRANGERS, STRANGERS + honest + malicious)
+        return known if len(known) == honest + malicious else list(strangers)
 
     def gradient(self) -> Tensor | None:
         """g0 of the server's data at the model that came; None: the strategy uses none."""
         return self._ready.server_gradient()
+
+    def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
+        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
+        return self._ready.worst(self.number, honest, copies, target)
 
 
 def known_defence(
@@ -67,7 +83,8 @@ def known_defence(
     state: Mapping[str, np.ndarray] | None,
 ) -> KnownDefence:
     """The experiment's own strategy (`used`), or the one of this name with its default settings."""
-    return KnownDefence(_built(experiment, rule), number, arrays, lr, state)
+    honest, malicious = ([], []) if state is None else sides(experiment.attack, experiment.task.clients, experiment.seed)
+    return KnownDefence(_built(experiment, rule), number, arrays, lr, state, tuple(honest), tuple(malicious))
 
 
 def check_defence(experiment: Experiment) -> None:
@@ -76,16 +93,24 @@ def check_defence(experiment: Experiment) -> None:
     if rule is None:
         return
     named = strategy_of(_against(experiment, rule))
-    if not isinstance(named, Pipeline):
-        why = "runs in Flower's own way and cannot be tried out"
-        raise UserError(f"attack.kind = {experiment.attack.kind}: {named.name} {why}; use a strategy of Thistle's own")
+    if not isinstance(named, Pipeline) or type(named).aggregate_train is not Pipeline.aggregate_train:
+        raise _cannot_be_tried_out(experiment, named.name)
+
+
+def _cannot_be_tried_out(experiment: Experiment, name: str) -> UserError:
+    why = "aggregates in a way of its own and cannot be tried out"
+    return UserError(f"attack.kind = {experiment.attack.kind}: {name} {why}; use a strategy of Thistle's own")
 
 
 def _against(experiment: Experiment, rule: str) -> Experiment:
     """The same experiment with the strategy of this name."""
     if rule == USED:
         return experiment
-    return resolve(experiment.model_copy(update={"strategy": settings.Strategy(name=rule)}))
+    try:
+        return resolve(experiment.model_copy(update={"strategy": settings.Strategy(name=rule)}))
+    except UserError as error:
+        why = str(error).removeprefix(f"strategy.name = {rule}: ")
+        raise UserError(f"attack.rule = {rule}: {why}") from None
 
 
 @lru_cache(maxsize=2)
@@ -95,5 +120,6 @@ def _built(experiment: Experiment, rule: str) -> Pipeline:
     task = prepare_task(wanted.task, wanted.seed, needs_server_data(wanted))
     layout = Layout.of(build_model(wanted.network, task.shape, task.classes, wanted.seed))
     made = make_strategy(wanted, task, layout)
-    assert isinstance(made, Pipeline), "checked before anything started"
+    if not isinstance(made, Pipeline):
+        raise _cannot_be_tried_out(experiment, wanted.strategy.name)
     return made

@@ -26,10 +26,11 @@ class Adaptive(ByColluders):
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         mean, norm = panel.mean(0), panel.norm(dim=1).median()
-        d, p = _unit(mean), _unit(-panel.std(0, correction=0))
+        d, p = unit(mean), unit(-panel.std(0, correction=0))
         m = max(self.strength, float(p @ d))
-        return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * _unit(p - (p @ d) * d))
+        return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * unit(p - (p @ d) * d))
 
 
-def _unit(vector: Tensor) -> Tensor:
+def unit(vector: Tensor) -> Tensor:
+    """Of length 1; zero stays zero."""
     return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)

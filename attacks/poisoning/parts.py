@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from thistle.attacks.registry import PoisoningAttack, setting
-from thistle.attacks.roles import PANEL, expected_attackers
+from thistle.attacks.roles import expected_attackers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack, Fraction
 
@@ -83,8 +83,8 @@ class Poison:
     collusion: Collusion | None = None
     drawn: DrawnCollusion | None = None
     """A collusion with noise of each colluder's own."""
-    panel: int = PANEL
-    """How many trainings of the panel the collusion wants to see."""
+    panel: int | None = None
+    """How many trainings the collusion wants to see, again and again by those who are few; None: up to five."""
 
     @property
     def changes_update(self) -> bool:
@@ -113,23 +113,39 @@ class Facts:
     f: int
     number: int = 1
     """Of the round."""
+    seed: int = 0
+    """Of the experiment: what all attackers draw alike."""
     defence: Defence | None = None
     """For those who know the rule, or the whole defence."""
 
     @classmethod
     def of(cls, experiment: Experiment, attack: Attack, classes: int) -> Facts:
         n = experiment.client.per_round
-        return cls(classes, n, expected_attackers(attack, experiment.task.clients, n, experiment.seed))
+        f = expected_attackers(attack, experiment.task.clients, n, experiment.seed)
+        return cls(classes, n, f, seed=experiment.seed)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a strategy would make of some honest and some malicious updates."""
+
+    step: Tensor
+    """The change of the model."""
+    heard: float
+    """The share of the honest updates that no filter drops."""
 
 
 class Defence(Protocol):
     """The server's rule in the hands of an attacker (thistle.attacks.defence)."""
 
-    def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
-        """The change of the model that it makes of these updates (k×d and f×d), before any learning of the server's."""
+    def trial(self, honest: Tensor, malicious: Tensor) -> Trial:
+        """What it makes of these updates (k×d and f×d), before any learning of the server's."""
 
     def gradient(self) -> Tensor | None:
         """g0 of the server's data at the model that came; None: the server has none."""
+
+    def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
+        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
 
 
 class OnUpdate(PoisoningAttack):
@@ -189,10 +205,10 @@ class ByMemory(PoisoningAttack):
 
     remembers = True
 
-    def __call__(self, own: Tensor, past: Past, generator: torch.Generator) -> Sent:
+    def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         """What is sent instead of `own`, and what to remember besides the model and that."""
         raise NotImplementedError
 
     def poison(self, facts: Facts) -> Poison:
         """Only the update."""
-        return Poison(recollection=self)
+        return Poison(recollection=lambda own, past, generator: self(own, past, facts, generator))
