@@ -8,7 +8,7 @@ defence also has its state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,14 +16,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
-from thistle.attacks.poisoning.parts import Trial
 from thistle.attacks.poisoning.search import USED
 from thistle.attacks.registry import chosen
-from thistle.attacks.roles import sides
+from thistle.attacks.roles import attackers
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.protocol.layout import Layout
+from thistle.protocol.layout import Layout, to_state
+from thistle.protocol.records import SAMPLED
 from thistle.protocol.training import RATE
 from thistle.strategies.build import chosen as strategy_of
 from thistle.strategies.build import make_strategy, needs_server_data, resolve
@@ -36,28 +36,33 @@ class KnownDefence:
     """A strategy at one round's model."""
 
     strategy: Pipeline
+    first: Tensor
+    """The model that the federation began with."""
     number: int
     arrays: ArrayRecord
     lr: float
-    state: Mapping[str, np.ndarray] | None = None
-    """What the server's own has remembered so far; None: nobody knows."""
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What the server's own has remembered so far, where it is known."""
     honest: tuple[int, ...] = ()
     malicious: tuple[int, ...] = ()
-    """Whose updates are tried out, for those who know the state."""
+    """Who takes part in the round; empty: nobody knows."""
 
     @cached_property
     def _ready(self) -> Pipeline:
-        self.strategy.load_state_dict(dict(self.state or {}))
+        self.strategy.load_state_dict(self.state)
         self.strategy.begin(self.number, self.arrays, ConfigRecord({RATE: self.lr}))
         return self.strategy
 
-    def trial(self, honest: Tensor, malicious: Tensor) -> Trial:
-        """What it makes of these updates, before any learning of the server's."""
-        rows = torch.cat([honest, malicious])
+    def counts(self) -> dict[str, int]:
+        """n and f of this very round, where they are known."""
+        return {"n": len(self.honest) + len(self.malicious), "f": len(self.malicious)} if self.malicious else {}
+
+    def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
+        """The change of the model that it makes of these updates, before any learning of the server's."""
         ids = torch.tensor(self._ids(len(honest), len(malicious)))
         order = ids.argsort()
-        progress = self._ready.try_out(self.number, rows[order], ids[order].tolist())
-        return Trial(progress.step, float(progress.kept[order.argsort()][: len(honest)].double().mean()))
+        rows = torch.cat([honest, malicious])[order]
+        return self._ready.try_out(self.number, rows, ids[order].tolist()).step
 
     def _ids(self, honest: int, malicious: int) -> list[int]:
         """Clients that the server knows, where the attackers do; elsewhere nobody's."""
@@ -68,6 +73,11 @@ class KnownDefence:
     def gradient(self) -> Tensor | None:
         """g0 of the server's data at the model that came; None: the strategy uses none."""
         return self._ready.server_gradient()
+
+    def learnt(self) -> Tensor:
+        """What the federation has made of its first model so far."""
+        assert self._ready.layout is not None
+        return self._ready.layout.vector(to_state(self.arrays)) - self.first
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
         """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
@@ -83,8 +93,11 @@ def known_defence(
     state: Mapping[str, np.ndarray] | None,
 ) -> KnownDefence:
     """The experiment's own strategy (`used`), or the one of this name with its default settings."""
-    honest, malicious = ([], []) if state is None else sides(experiment.attack, experiment.task.clients, experiment.seed)
-    return KnownDefence(_built(experiment, rule), number, arrays, lr, state, tuple(honest), tuple(malicious))
+    known = dict(state or {})
+    sampled = known.pop(SAMPLED, np.array([], dtype=np.int64)).tolist()
+    evil = attackers(experiment.attack, experiment.task.clients, experiment.seed)
+    honest, malicious = (tuple(one for one in sampled if (one in evil) is side) for side in (False, True))
+    return KnownDefence(*_built(experiment, rule), number, arrays, lr, known, honest, malicious)
 
 
 def check_defence(experiment: Experiment) -> None:
@@ -114,12 +127,13 @@ def _against(experiment: Experiment, rule: str) -> Experiment:
 
 
 @lru_cache(maxsize=2)
-def _built(experiment: Experiment, rule: str) -> Pipeline:
-    """Once per process, as the server builds it."""
+def _built(experiment: Experiment, rule: str) -> tuple[Pipeline, Tensor]:
+    """The strategy and the first model, as the server builds them; once per process."""
     wanted = _against(experiment, rule)
     task = prepare_task(wanted.task, wanted.seed, needs_server_data(wanted))
-    layout = Layout.of(build_model(wanted.network, task.shape, task.classes, wanted.seed))
+    model = build_model(wanted.network, task.shape, task.classes, wanted.seed)
+    layout = Layout.of(model)
     made = make_strategy(wanted, task, layout)
     if not isinstance(made, Pipeline):
         raise _cannot_be_tried_out(experiment, wanted.strategy.name)
-    return made
+    return made, layout.vector(model.state_dict())

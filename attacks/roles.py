@@ -56,12 +56,6 @@ def numbers(attack: Attack, clients: int, seed: int) -> dict[int, int]:
     return {client: number for number, client in enumerate(order[:count].tolist())}
 
 
-def sides(attack: Attack, clients: int, seed: int) -> tuple[list[int], list[int]]:
-    """The honest clients and the malicious ones, each in the seed's order."""
-    order, count = _drawn(attack.fraction, attack.clients, clients, seed)
-    return order[count:].tolist(), order[:count].tolist()
-
-
 def active(attack: Attack, number: int) -> bool:
     """Whether attackers attack in round `number`."""
     within = attack.start <= number and (attack.stop == 0 or number <= attack.stop)

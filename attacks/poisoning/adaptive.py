@@ -14,6 +14,9 @@ from thistle.experiments.settings import Fraction
 class Adaptive(ByColluders):
     """As harmful as an update can be that a server with data of its own takes for descent.
 
+    A guess at such a server's filter by those who know neither the rule nor g0; `white-box` knows both, and is far
+    stronger.
+
     A loss or an angle filter keeps what has a large enough inner product with the server's −g0. Colluders do not have
     g0, but honest clients descend too: d = μ/‖μ‖ stands for −g0/‖g0‖. Among the vectors of the panel's median norm r,
     so that no norm gives them away, with cos(v, d) ≥ m, this one goes farthest in the malicious direction p = −σ

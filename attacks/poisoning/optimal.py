@@ -55,7 +55,7 @@ def _farthest(panel: Tensor, facts: Facts, vector: Callable[[float], Tensor]) ->
     defence, mean = defence_of(facts), panel.mean(0)
 
     def distance(strength: float) -> float:
-        return float((defence.trial(panel, vector(strength).expand(facts.f, -1)).step - mean).norm())
+        return float((defence.step(panel, vector(strength).expand(facts.f, -1)) - mean).norm())
 
     return vector(line_search(distance))
 

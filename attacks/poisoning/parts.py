@@ -125,24 +125,21 @@ class Facts:
         return cls(classes, n, f, seed=experiment.seed)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a strategy would make of some honest and some malicious updates."""
-
-    step: Tensor
-    """The change of the model."""
-    heard: float
-    """The share of the honest updates that no filter drops."""
-
-
 class Defence(Protocol):
     """The server's rule in the hands of an attacker (thistle.attacks.defence)."""
 
-    def trial(self, honest: Tensor, malicious: Tensor) -> Trial:
-        """What it makes of these updates (k×d and f×d), before any learning of the server's."""
+    @property
+    def honest(self) -> tuple[int, ...]:
+        """The honest clients of the round; empty: nobody knows."""
+
+    def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
+        """The change of the model that it makes of these updates (k×d and f×d), before any learning of the server's."""
 
     def gradient(self) -> Tensor | None:
         """g0 of the server's data at the model that came; None: the server has none."""
+
+    def learnt(self) -> Tensor:
+        """What the federation has made of its first model so far."""
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
         """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""

@@ -27,7 +27,8 @@ class Searched(ByColluders):
         """What the search finds, once per round and process."""
         known = replace(facts, defence=None)
         if not _last or _last[0][:2] != (self, known) or _last[0][2] is not panel:
-            _last[:] = [(self, known, panel, self(panel, facts))]
+            finite = panel[panel.isfinite().all(1)]  # honest training from a damaged model may diverge
+            _last[:] = [(self, known, panel, self(finite, facts) if len(finite) else torch.zeros_like(panel[0]))]
         return _last[0][3]
 
 

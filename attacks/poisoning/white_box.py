@@ -29,26 +29,29 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 class WhiteBox(Searched):
     """What does the most harm to the experiment's own strategy, found by trying it out.
 
-    With μ the mean of an honest panel and f copies of v beside it, v maximises
+    It knows who takes part in the round. With μ the mean of the honest updates and x_0 the first model, the f copies of
+    v that all send maximise
 
-        −⟨step(panel, f copies of v), μ⟩ / ‖μ‖² + e · (share of the honest panel that a filter drops)
+        −⟨step(honest updates, f copies of v), μ/‖μ‖ + e (x_t − x_0)/‖x_t − x_0‖⟩
 
     where `step` is what the whole strategy makes of them (filters, weights, aggregation, clipping) before the server
-    learns. The search is deterministic, at most 47 trials per round: seven directions (−μ, −σ, −sign μ, the one of
-    `adaptive`, ±g0, −μ without its part along g0) at four lengths, the honest update that agrees least with μ, zero,
-    what filters offer in closed form (`worst`, as it is and half as long), mixtures of the best two, and a
-    golden-section search of the best one's length.
+    learns: against what honest clients learn now, and what was learnt so far. The search is deterministic, at most 51
+    trials per round: the target's direction, −μ, −σ, −sign μ, the direction of `adaptive`, ±g0 and −μ without its part
+    along g0 at four lengths each, the honest update that agrees least with μ, zero, what filters offer in closed form
+    (`worst`, as it is and half as long), mixtures of the best two, and a golden-section search of the best one's length.
     """
 
-    exclusion: NonNegative = setting("e: what an honest update that is dropped is worth", default=0.0)
+    undo: NonNegative = setting("e: what it is worth to undo what was learnt before this round", default=1.0)
 
     def tries_out(self) -> str:
         """All of what the server does."""
         return USED
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
-        search = _Search(defence_of(facts), panel, facts.f, self.exclusion)
-        for vector in _first(search.defence, panel, facts):
+        defence = defence_of(facts)
+        target = -unit(panel.mean(0)) - self.undo * unit(defence.learnt())
+        search = _Search(defence, panel, facts.f, target)
+        for vector in _first(defence, panel, facts, target):
             search.attempt(vector)
         for vector in search.mixtures():
             search.attempt(vector)
@@ -66,15 +69,14 @@ class _Search:
     defence: Defence
     panel: Tensor
     copies: int
-    exclusion: float
+    target: Tensor
+    """Where the model is to go."""
     best: list[_Tried] = field(default_factory=list)
     """The two best, of different directions."""
 
     def attempt(self, vector: Tensor) -> float:
         """How harmful it is; remembered if that is more than before."""
-        trial, mean = self.defence.trial(self.panel, vector.expand(self.copies, -1)), self.panel.mean(0)
-        harm = -float(trial.step @ mean) / max(float(mean @ mean), torch.finfo(mean.dtype).tiny)
-        harm += self.exclusion * (1 - trial.heard)
+        harm = float(self.defence.step(self.panel, vector.expand(self.copies, -1)) @ self.target)
         tried = _Tried(harm if math.isfinite(harm) else -math.inf, vector)
         ranked = sorted([*self.best, tried], key=lambda one: -one.harm)
         others = [one for one in ranked[1:] if not _same_direction(one.vector, ranked[0].vector)]
@@ -93,16 +95,16 @@ class _Search:
         golden_section(lambda power: self.attempt(WIDTH**power * direction), REFINED)
 
 
-def _first(defence: Defence, panel: Tensor, facts: Facts) -> Iterator[Tensor]:
+def _first(defence: Defence, panel: Tensor, facts: Facts, target: Tensor) -> Iterator[Tensor]:
     mean, norm, gradient = panel.mean(0), panel.norm(dim=1).median(), defence.gradient()
-    directions = [-mean, -panel.std(0, correction=0), -mean.sign(), Adaptive()(panel, facts)]
+    directions = [-mean, target, -panel.std(0, correction=0), -mean.sign(), Adaptive()(panel, facts)]
     if gradient is not None:
         along = unit(gradient)
         directions += [gradient, -gradient, (mean @ along) * along - mean]
     yield from [length * norm * unit(direction) for direction in directions for length in LENGTHS]
     yield panel[int((panel @ mean).argmin())]
     yield torch.zeros_like(mean)
-    for vector in defence.worst(panel, facts.f, -mean):
+    for vector in defence.worst(panel, facts.f, target):
         yield from (vector, vector / 2)
 
 
