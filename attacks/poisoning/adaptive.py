@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from thistle.attacks.poisoning.parts import ByColluders, Facts
 from thistle.attacks.registry import attack, setting
 from thistle.experiments.settings import Fraction
+from thistle.strategies.aggregators.clipping import unit
 
 
 @attack("adaptive", knows="colluders")
@@ -32,8 +32,3 @@ class Adaptive(ByColluders):
         d, p = unit(mean), unit(-panel.std(0, correction=0))
         m = max(self.strength, float(p @ d))
         return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * unit(p - (p @ d) * d))
-
-
-def unit(vector: Tensor) -> Tensor:
-    """Of length 1; zero stays zero."""
-    return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from thistle.attacks.poisoning.parts import Facts
-from thistle.attacks.poisoning.search import USED, Searched, defence_of
+from thistle.attacks.poisoning.search import USED, Searched, defence_of, within_reach
 from thistle.attacks.registry import attack, setting
 
 PAPER = "byzfl"
@@ -19,7 +19,8 @@ RULE = "the strategy that it is tried out against: `used`, the experiment's own,
 class OptimalAlie(Searched):
     """μ − zσ with the z that moves the aggregate farthest from the honest mean.
 
-    z maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out.
+    z maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out; what is
+    sent is cut to 100 times the panel's median norm.
     """
 
     rule: str = setting(RULE, default=USED)
@@ -37,7 +38,8 @@ class OptimalAlie(Searched):
 class OptimalIpm(Searched):
     """−ε μ with the ε that moves the aggregate farthest from the honest mean.
 
-    ε maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out.
+    ε maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out; what is
+    sent is cut to 100 times the panel's median norm.
     """
 
     rule: str = setting(RULE, default=USED)
@@ -54,10 +56,13 @@ class OptimalIpm(Searched):
 def _farthest(panel: Tensor, facts: Facts, vector: Callable[[float], Tensor]) -> Tensor:
     defence, mean = defence_of(facts), panel.mean(0)
 
-    def distance(strength: float) -> float:
-        return float((defence.step(panel, vector(strength).expand(facts.f, -1)) - mean).norm())
+    def sent(strength: float) -> Tensor:
+        return within_reach(vector(strength), panel)
 
-    return vector(line_search(distance))
+    def distance(strength: float) -> float:
+        return float((defence.step(panel, sent(strength).expand(facts.f, -1)) - mean).norm())
+
+    return sent(line_search(distance))
 
 
 def line_search(harm: Callable[[float], float]) -> float:

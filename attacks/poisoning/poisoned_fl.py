@@ -11,6 +11,7 @@ from thistle.attacks.poisoning.parts import ByMemory, Facts, Past, Sent
 from thistle.attacks.registry import attack, setting
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import AboveZero, Positive
+from thistle.strategies.aggregators.clipping import unit
 
 SHRINK, LEAST = 0.7, 0.5
 """What c is multiplied by when the model does not follow, and where that ends."""
@@ -26,7 +27,8 @@ class PoisonedFL(ByMemory):
     Sends λ(v ⊙ s). s ∈ {±1}^d is drawn once, from the seed. With g the federation's last step and m the message that
     attackers sent then: v = |g − m‖g‖/‖m‖| divided by its length, so that parameters that others moved get more, and
     λ = c‖g‖. Every `every` rounds: if the model's change agrees in sign with s no more often than chance does (the 99 %
-    quantile of the binomial distribution), c ← 0.7c. Before anything is known of g, attackers send honest updates.
+    quantile of the binomial distribution), c ← 0.7c. Before anything is known of g, attackers send honest updates;
+    where g is m itself but for its length, all parameters get the same.
     """
 
     strength: AboveZero = setting("c at the start", default=8.0, declared=(8.0,))
@@ -35,13 +37,13 @@ class PoisonedFL(ByMemory):
     def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         if past.step is None or past.sent is None:
             return Sent(own, self._notes(self.strength, past.model, facts.number))
-        signs = 1.0 - 2.0 * torch.randint(
-            2, own.shape, generator=torch_rng(facts.seed, "poisoned-fl"), dtype=torch.int8
-        ).to(own.dtype)
+        coins = torch.randint(2, own.shape, generator=torch_rng(facts.seed, "poisoned-fl"))
+        signs = 1 - 2 * coins.to(own.dtype)
         notes = self._adjusted(past, signs, facts.number)
         g, m = past.step, past.sent
-        v = (g - m * (g.norm() / _positive(m.norm()))).abs()
-        return Sent(float(notes[C]) * g.norm() / _positive(v.norm()) * v * signs, notes)
+        v = (g - g.norm() * unit(m)).abs()
+        v = v if v.any() else torch.ones_like(v)
+        return Sent(float(notes[C]) * g.norm() * unit(v) * signs, notes)
 
     def _adjusted(self, past: Past, signs: Tensor, number: int) -> dict[str, Tensor]:
         """The notes after a test, if one is due."""
@@ -61,7 +63,3 @@ def follows(change: Tensor, signs: Tensor) -> bool:
     moved = change != 0
     count, agreed = int(moved.sum()), int((change.sign() == signs)[moved].sum())
     return agreed >= count / 2 + SURE * count**0.5 / 2 and count > 0
-
-
-def _positive(norm: Tensor) -> Tensor:
-    return norm.clamp_min(torch.finfo(norm.dtype).tiny)

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from thistle.attacks.poisoning.parts import ByColluders, Defence, Facts, Poison
+from thistle.strategies.aggregators import clip
 
 USED = "used"
 """The name of the strategy that the experiment itself uses."""
+LONGEST = 100.0
+"""In units of the panel's median norm: what is longer a guard rejects, whatever the strategy would make of it."""
 _last: list[tuple[Searched, Facts, Tensor, Tensor]] = []
 """All colluders of a process share one search per round: the attack, the facts, the panel, and what is sent."""
 
@@ -30,6 +33,11 @@ class Searched(ByColluders):
             finite = panel[panel.isfinite().all(1)]  # honest training from a damaged model may diverge
             _last[:] = [(self, known, panel, self(finite, facts) if len(finite) else torch.zeros_like(panel[0]))]
         return _last[0][3]
+
+
+def within_reach(vector: Tensor, panel: Tensor) -> Tensor:
+    """No longer than a guard believes."""
+    return clip(vector, LONGEST * float(panel.norm(dim=1).median()))
 
 
 def defence_of(facts: Facts) -> Defence:

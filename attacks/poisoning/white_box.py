@@ -10,11 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thistle.attacks.poisoning.adaptive import Adaptive, unit
+from thistle.attacks.poisoning.adaptive import Adaptive
 from thistle.attacks.poisoning.parts import Defence, Facts
-from thistle.attacks.poisoning.search import USED, Searched, defence_of
+from thistle.attacks.poisoning.search import USED, Searched, defence_of, within_reach
 from thistle.attacks.registry import attack, setting
 from thistle.experiments.settings import NonNegative
+from thistle.strategies.aggregators.clipping import unit
 
 LENGTHS = (0.3, 1.0, 3.0, 10.0)
 """At which directions are tried, in units of the panel's median norm."""
@@ -76,6 +77,7 @@ class _Search:
 
     def attempt(self, vector: Tensor) -> float:
         """How harmful it is; remembered if that is more than before."""
+        vector = within_reach(vector, self.panel)
         harm = float(self.defence.step(self.panel, vector.expand(self.copies, -1)) @ self.target)
         tried = _Tried(harm if math.isfinite(harm) else -math.inf, vector)
         ranked = sorted([*self.best, tried], key=lambda one: -one.harm)

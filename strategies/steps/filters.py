@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from thistle.strategies.aggregators import inner_products
+from thistle.strategies.aggregators.clipping import unit
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps.share import MaliciousShare
 
@@ -141,11 +142,6 @@ def _in_ball(descent: Tensor, rho: float, least: float, honest: Tensor, target: 
     length = float(honest.norm(dim=1).median())
     cosine = (1 + SLACK) * least / max(length * float(descent.norm()), torch.finfo(descent.dtype).tiny)
     return length * _in_cone(descent, min(1.0, max(-1.0, cosine)), target)
-
-
-def unit(vector: Tensor) -> Tensor:
-    """Of length 1; zero stays zero."""
-    return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
 
 
 def _report(progress: Progress) -> Progress:
