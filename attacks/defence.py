@@ -31,6 +31,7 @@ from thistle.strategies.pipeline import STRANGERS, Pipeline
 from thistle.tasks.models import build_model
 from thistle.tasks.task import prepare_task
 
+
 @dataclass(frozen=True)
 class KnownDefence:
     """A strategy at one round's model."""

@@ -40,7 +40,7 @@ class Past:
     model: Tensor
     """x_t: the model that came now."""
     before: Tensor | None = None
-    """The model that came when one of them was last asked; None: this is the first time."""
+    """The model that came when one of them last attacked; None: this is the first time."""
     sent: Tensor | None = None
     """The update that was sent then."""
     number: int = 0

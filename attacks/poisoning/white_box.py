@@ -39,7 +39,7 @@ class WhiteBox(Searched):
     learns: against what honest clients learn now, and what was learnt so far. The search is deterministic, at most 51
     trials per round: the target's direction, −μ, −σ, −sign μ, the direction of `adaptive`, ±g0 and −μ without its part
     along g0 at four lengths each, the honest update that agrees least with μ, zero, what filters offer in closed form
-    (`worst`, as it is and half as long), mixtures of the best two, and a golden-section search of the best one's length.
+    (`worst`, as it is and half as long), mixtures of the best two, and a golden-section search of its length.
     """
 
     undo: NonNegative = setting("e: what it is worth to undo what was learnt before this round", default=1.0)

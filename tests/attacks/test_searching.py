@@ -147,7 +147,7 @@ class TestTheDefence:
 
     def test_the_white_box_needs_honest_clients(self) -> None:
         made = Experiment.of({**TINY, "attack.kind": "white-box", "attack.fraction": 0.3})
-        with pytest.raises(UserError, match="attack.omniscient = true"):
+        with pytest.raises(UserError, match=r"attack\.omniscient = true"):
             check_attack(made.attack, 12)
 
     @pytest.mark.parametrize("kind", ["optimal-alie", "optimal-ipm", "white-box"])
