@@ -123,7 +123,7 @@ def _against(experiment: Experiment, rule: str) -> Experiment:
     try:
         return resolve(experiment.model_copy(update={"strategy": settings.Strategy(name=rule)}))
     except UserError as error:
-        why = str(error).removeprefix(f"strategy.name = {rule}: ")
+        why = str(error).removeprefix(f"strategy.name = {rule!r}: ")
         raise UserError(f"attack.rule = {rule}: {why}") from None
 
 

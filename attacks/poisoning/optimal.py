@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,57 +13,55 @@ from thistle.attacks.registry import attack, setting
 
 PAPER = "byzfl"
 EVALUATIONS, STEP, SHRINK = 20, 10.0, 0.8
-RULE = "the strategy that it is tried out against: `used`, the experiment's own, or a name of `thistle list strategies`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimal(Searched):
+    """The strength that maximises ‖AGG(panel ∪ f copies) − mean(panel)‖, AGG a strategy without its server learning.
+
+    What is sent is cut to 100 times the panel's median norm.
+    """
+
+    rule: str = setting(
+        "the strategy to try out: `used`, the experiment's own, or a name of `thistle list strategies`", default=USED
+    )
+
+    def tries_out(self) -> str:
+        """The rule."""
+        return self.rule
+
+    def vector(self, panel: Tensor, strength: float) -> Tensor:
+        """What would be sent at this strength."""
+        raise NotImplementedError
+
+    def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
+        defence, mean = defence_of(facts), panel.mean(0)
+
+        def sent(strength: float) -> Tensor:
+            return within_reach(self.vector(panel, strength), panel)
+
+        def distance(strength: float) -> float:
+            return float((defence.step(panel, sent(strength).expand(facts.f, -1)) - mean).norm())
+
+        return sent(line_search(distance))
 
 
 @attack("optimal-alie", PAPER, knows="rule")
-class OptimalAlie(Searched):
-    """μ − zσ with the z that moves the aggregate farthest from the honest mean.
+class OptimalAlie(Optimal):
+    """μ − zσ with the z that moves the aggregate farthest from the honest mean."""
 
-    z maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out; what is
-    sent is cut to 100 times the panel's median norm.
-    """
-
-    rule: str = setting(RULE, default=USED)
-
-    def tries_out(self) -> str:
-        """The rule."""
-        return self.rule
-
-    def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
-        mean, deviation = panel.mean(0), panel.std(0, correction=0)
-        return _farthest(panel, facts, lambda z: mean - z * deviation)
+    def vector(self, panel: Tensor, strength: float) -> Tensor:
+        """μ − zσ."""
+        return panel.mean(0) - strength * panel.std(0, correction=0)
 
 
 @attack("optimal-ipm", PAPER, knows="rule")
-class OptimalIpm(Searched):
-    """−ε μ with the ε that moves the aggregate farthest from the honest mean.
+class OptimalIpm(Optimal):
+    """−ε μ with the ε that moves the aggregate farthest from the honest mean."""
 
-    ε maximises ‖AGG(panel ∪ f copies) − mean(panel)‖ for the strategy `rule`, its own server learning left out; what is
-    sent is cut to 100 times the panel's median norm.
-    """
-
-    rule: str = setting(RULE, default=USED)
-
-    def tries_out(self) -> str:
-        """The rule."""
-        return self.rule
-
-    def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
-        mean = panel.mean(0)
-        return _farthest(panel, facts, lambda epsilon: -epsilon * mean)
-
-
-def _farthest(panel: Tensor, facts: Facts, vector: Callable[[float], Tensor]) -> Tensor:
-    defence, mean = defence_of(facts), panel.mean(0)
-
-    def sent(strength: float) -> Tensor:
-        return within_reach(vector(strength), panel)
-
-    def distance(strength: float) -> float:
-        return float((defence.step(panel, sent(strength).expand(facts.f, -1)) - mean).norm())
-
-    return sent(line_search(distance))
+    def vector(self, panel: Tensor, strength: float) -> Tensor:
+        """−εμ."""
+        return -strength * panel.mean(0)
 
 
 def line_search(harm: Callable[[float], float]) -> float:

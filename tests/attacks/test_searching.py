@@ -130,7 +130,7 @@ class TestTheDefence:
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
-            ({"attack.rule": "medain"}, "attack.rule = medain: .*median"),
+            ({"attack.rule": "medain"}, "attack.rule = medain: no such strategy; did you mean median"),
             ({"attack.rule": "flwr-fedavg"}, "attack.kind = optimal-ipm: flwr-fedavg aggregates in a way of its own"),
             ({"attack.rule": "bulyan", "client.per-round": 4}, "attack.rule = bulyan: .*needs at least 7 updates"),
             ({"attack.rule": "rofsl", "task.server-data": "none"}, "attack.rule = rofsl: .*needs server data"),

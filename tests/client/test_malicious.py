@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.poisoning import search
 from thistle.attacks.poisoning.alie import Alie
-from thistle.attacks.poisoning.optimal import OptimalIpm
+from thistle.attacks.poisoning.optimal import Optimal
 from thistle.attacks.poisoning.parts import Facts
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
@@ -139,8 +139,8 @@ def test_each_attacker_counts_for_itself() -> None:
 
 def test_all_colluders_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
-    original = OptimalIpm.__call__
-    monkeypatch.setattr(OptimalIpm, "__call__", lambda *given: searched.append(1) or original(*given))
+    original = Optimal.__call__
+    monkeypatch.setattr(Optimal, "__call__", lambda *given: searched.append(1) or original(*given))
     colluders = Client({**TINY, "attack.kind": "optimal-ipm", "attack.clients": "1,2,4"})
     sent = [colluders.update(client) for client in (1, 2, 4)]
     assert len(searched) == 1
