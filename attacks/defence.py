@@ -59,7 +59,11 @@ class KnownDefence:
         return {"n": len(self.honest) + len(self.malicious), "f": len(self.malicious)} if self.malicious else {}
 
     def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
-        """The change of the model that it makes of these updates, before any learning of the server's."""
+        """The change of the model that it makes of these updates, before any learning of the server's; 0: too few."""
+        try:
+            self._ready.check_count(len(honest) + len(malicious))
+        except UserError:
+            return torch.zeros_like(self.first)
         ids = torch.tensor(self._ids(len(honest), len(malicious)))
         order = ids.argsort()
         rows = torch.cat([honest, malicious])[order]

@@ -37,8 +37,7 @@ class Memories:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
     def add(self, messages: Sequence[Message], state: Mapping[str, object]) -> Sequence[Message]:
-        """The requests with what each attacker remembers; for those who know all, with the strategy's state and whom
-        it asks."""
+        """The requests with what each attacker remembers; those who know all get the state, and who takes part."""
         attack = self.experiment.attack
         shared: dict[str, ArrayRecord] = {}
         if find(attack.kind).knows == "defence":

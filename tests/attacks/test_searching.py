@@ -119,6 +119,12 @@ class TestTheDefence:
         honest = updates(known)
         assert torch.allclose(known.step(honest, 7 * honest[:1]), (honest.sum(0) + 7 * honest[0]) / 6, atol=1e-6)
 
+    def test_the_model_stays_where_the_rule_has_too_few_updates(self) -> None:
+        known = defence("krum")
+        honest = updates(known)
+        assert float(known.step(honest[:1], honest[:1]).norm()) == 0.0
+        assert float(known.step(honest, honest[:1]).norm()) > 0.0
+
     def test_who_knows_the_round_knows_n_and_f(self) -> None:
         made = experiment("fedavg", **{"attack.kind": "white-box", "attack.clients": "1,2", "attack.omniscient": True})
         state = {"sampled": np.array([0, 1, 5, 2, 7])}
