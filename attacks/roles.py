@@ -128,15 +128,18 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
     return attack
 
 
-def panel(attack: Attack, client: int, clients: int, seed: int, size: int = PANEL) -> list[Training]:
+def panel(attack: Attack, client: int, clients: int, seed: int, size: int | None = None) -> list[Training]:
     """The trainings that colluders take their μ and σ from: the same whoever is sampled and wherever it runs.
 
     The first attackers in the seed's order, or honest clients for the omniscient; whoever knows only one client
-    (on a real node: itself) trains on that one's data again and again.
+    (on a real node: itself) trains on that one's data again and again. So do more of them, where they are fewer than
+    the `size` that the attack asks for.
     """
     order, count = _drawn(attack.fraction, attack.clients, clients, seed)
-    known = (order[count:] if attack.omniscient else order[:count])[:size].tolist() or [client]
-    return [(one, 0) for one in known] if len(known) > 1 else [(known[0], again) for again in range(size)]
+    most = PANEL if size is None else size
+    known = (order[count:] if attack.omniscient else order[:count])[:most].tolist() or [client]
+    wanted = len(known) if size is None and len(known) > 1 else most
+    return [(known[place % len(known)], place // len(known)) for place in range(wanted)]
 
 
 def expected_attackers(attack: Attack, clients: int, per_round: int, seed: int) -> int:

@@ -20,7 +20,7 @@ from thistle.attacks.poisoning.parts import Constraint, DataAttack, Facts, Past,
 from thistle.attacks.registry import chosen
 from thistle.attacks.roles import Training, panel
 from thistle.client.calibrated import local_loss
-from thistle.client.work import Work, client_app
+from thistle.client.work import Work, believable, client_app
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Attack
 from thistle.protocol.layout import Layout
@@ -37,8 +37,9 @@ def train(work: Work) -> TrainReply:
     attack = work.attack
     if attack is None:
         raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
-    poison = make_poison(attack, _facts(work, attack))
-    shown = panel_updates(work, _trainings(work, attack, poison)) if poison.colludes else None
+    facts = _facts(work, attack)
+    poison = make_poison(attack, facts)
+    shown = panel_updates(work, _trainings(work, attack, poison, facts)) if poison.colludes else None
 
     model = work.model()
     layout = Layout.of(model)
@@ -52,6 +53,8 @@ def train(work: Work) -> TrainReply:
     loss = _constrained(_poisoned(local_loss(work, taught), data), poison.constraint, model)
     with _spared(model, layout, poison.spared(past) if poison.spared else None):
         numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
+    if facts.defence:  # who knows the strategy also knows which losses a guard believes
+        numbers["loss"] = believable(numbers["loss"])
 
     own = layout.vector(model.state_dict()) - sent
     known = _notes(aimed.notes) if aimed else {}
@@ -73,7 +76,7 @@ def _facts(work: Work, attack: Attack) -> Facts:
     if rule is None:
         return facts
     defence = known_defence(work.experiment, rule, work.round, work.arrays, work.recipe().lr, work.defence)
-    return replace(facts, defence=defence)
+    return replace(facts, defence=defence, **defence.counts())
 
 
 def _past(work: Work, model: Tensor) -> Past:
@@ -91,7 +94,9 @@ def _notes(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {NOTE + name: tensor for name, tensor in notes.items()}
 
 
-def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
+def _trainings(work: Work, attack: Attack, poison: Poison, facts: Facts) -> list[Training]:
+    if facts.defence and facts.defence.honest:
+        return [(client, 0) for client in facts.defence.honest]
     clients, seed = work.experiment.task.clients, work.experiment.seed
     return panel(attack, work.client, clients, seed, poison.panel)
 

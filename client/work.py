@@ -137,12 +137,12 @@ class Work:
         batch = self.experiment.evaluate.batch_size
         numbers: Numbers = {"num_examples": len(labels)}
         if request.report_losses:
-            numbers["loss_before"] = _reported(evaluate(model, pixels, labels, batch)[1])
+            numbers["loss_before"] = believable(evaluate(model, pixels, labels, batch)[1])
         seed_torch(seed_for(seed, "dropout", *where))
         generator = torch_rng(seed, "batches", *where)
         numbers["loss"] = train(model, pixels, labels, self.recipe(), generator, loss, self._shift(model))
         if request.report_losses:
-            numbers["loss_after"] = _reported(evaluate(model, pixels, labels, batch)[1])
+            numbers["loss_after"] = believable(evaluate(model, pixels, labels, batch)[1])
         if request.report_classes:
             numbers["class_counts"] = torch.bincount(labels, minlength=self.share.classes).tolist()
         return numbers
@@ -179,6 +179,6 @@ def client_app(train: Train) -> ClientApp:
     return app
 
 
-def _reported(loss: float) -> float:
+def believable(loss: float) -> float:
     """At most what a server takes: a model may be damaged when it comes, which is not the client's fault."""
     return LARGEST_LOSS if math.isnan(loss) else min(loss, LARGEST_LOSS)

@@ -13,6 +13,8 @@ NOTE = "note/"
 """Before the names of what an attack itself wrote down there."""
 DEFENCE = "defence"
 """The strategy's state, sent to attackers that know all of it."""
+SAMPLED = "sampled"
+"""In it: who takes part in the round."""
 LARGEST_LOSS = 100.0
 """What a client may report; of a damaged model it reports this much, however bad it is."""
 

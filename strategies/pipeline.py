@@ -361,17 +361,26 @@ class Pipeline(Options, FedAvg):
     def try_out(self, number: int, updates: Tensor, ids: Sequence[int] | None = None) -> Progress:
         """What the steps but server learning would make of these updates, one per row; nothing is remembered.
 
-        `ids`: whose they are; by default clients that nobody has seen before. Each has one example.
+        `ids`: whose they are, rising; by default clients that nobody has seen before. Each has one example.
         """
-        assert self.layout is not None
-        who = range(STRANGERS, STRANGERS + len(updates)) if ids is None else ids
-        answers = [Answer(client, {self.weighted_by_key: 1}, {}) for client in who]
-        round = self._round(number, answers, self.layout.vector(self._sent))
+        round = self._trial_round(number, len(updates), ids)
         progress = Progress.begin(updates.clone())
         for step in self.plan:
             if stage(step) != LEARN:
                 progress = step(round, progress)
         return progress
+
+    def worst(self, number: int, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
+        """What its steps know in closed form of updates that harm and pass (see thistle.strategies.steps.filters)."""
+        round = self._trial_round(number, len(honest))
+        offers = [step.worst(round, honest, copies, target) for step in self.plan if hasattr(step, "worst")]
+        return [vector for offer in offers for vector in offer]
+
+    def _trial_round(self, number: int, count: int, ids: Sequence[int] | None = None) -> Round:
+        assert self.layout is not None
+        who = range(STRANGERS, STRANGERS + count) if ids is None else ids
+        answers = [Answer(client, {self.weighted_by_key: 1}, {}) for client in who]
+        return self._round(number, answers, self.layout.vector(self._sent))
 
     def server_gradient(self) -> Tensor | None:
         """g0 at the model that was sent; None: there are no server data."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from thistle.attacks.poisoning.parts import ByColluders, Facts
 from thistle.attacks.registry import attack, setting
 from thistle.experiments.settings import Fraction
+from thistle.strategies.aggregators.clipping import unit
 
 
 @attack("adaptive", knows="colluders")
 class Adaptive(ByColluders):
     """As harmful as an update can be that a server with data of its own takes for descent.
+
+    A guess at such a server's filter by those who know neither the rule nor g0; `white-box` knows both, and is far
+    stronger.
 
     A loss or an angle filter keeps what has a large enough inner product with the server's −g0. Colluders do not have
     g0, but honest clients descend too: d = μ/‖μ‖ stands for −g0/‖g0‖. Among the vectors of the panel's median norm r,
@@ -26,10 +29,6 @@ class Adaptive(ByColluders):
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         mean, norm = panel.mean(0), panel.norm(dim=1).median()
-        d, p = _unit(mean), _unit(-panel.std(0, correction=0))
+        d, p = unit(mean), unit(-panel.std(0, correction=0))
         m = max(self.strength, float(p @ d))
-        return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * _unit(p - (p @ d) * d))
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
+        return norm * (m * d + max(0.0, 1 - m**2) ** 0.5 * unit(p - (p @ d) * d))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from thistle.attacks.registry import PoisoningAttack, setting
-from thistle.attacks.roles import PANEL, expected_attackers
+from thistle.attacks.roles import expected_attackers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack, Fraction
 
@@ -39,7 +39,7 @@ class Past:
     model: Tensor
     """x_t: the model that came now."""
     before: Tensor | None = None
-    """The model that came when one of them was last asked; None: this is the first time."""
+    """The model that came when one of them last attacked; None: this is the first time."""
     sent: Tensor | None = None
     """The update that was sent then."""
     number: int = 0
@@ -98,8 +98,8 @@ class Poison:
     collusion: Collusion | None = None
     drawn: DrawnCollusion | None = None
     """A collusion with noise of each colluder's own."""
-    panel: int = PANEL
-    """How many trainings of the panel the collusion wants to see."""
+    panel: int | None = None
+    """How many trainings the collusion wants to see, again and again by those who are few; None: up to five."""
 
     @property
     def changes_update(self) -> bool:
@@ -143,11 +143,21 @@ class Facts:
 class Defence(Protocol):
     """The server's rule in the hands of an attacker (thistle.attacks.defence)."""
 
+    @property
+    def honest(self) -> tuple[int, ...]:
+        """The honest clients of the round; empty: nobody knows."""
+
     def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
         """The change of the model that it makes of these updates (k×d and f×d), before any learning of the server's."""
 
     def gradient(self) -> Tensor | None:
         """g0 of the server's data at the model that came; None: the server has none."""
+
+    def learnt(self) -> Tensor:
+        """What the federation has made of its first model so far."""
+
+    def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
+        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
 
 
 class OnUpdate(PoisoningAttack):
@@ -207,10 +217,10 @@ class ByMemory(PoisoningAttack):
 
     remembers = True
 
-    def __call__(self, own: Tensor, past: Past, generator: torch.Generator) -> Sent:
+    def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         """What is sent instead of `own`, and what to remember besides the model and that."""
         raise NotImplementedError
 
     def poison(self, facts: Facts) -> Poison:
         """Only the update."""
-        return Poison(recollection=self)
+        return Poison(recollection=lambda own, past, generator: self(own, past, facts, generator))

@@ -18,7 +18,7 @@ from thistle.attacks.registry import find
 from thistle.attacks.roles import attackers, remembers
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import view
-from thistle.protocol.records import DEFENCE, MEMORY, NOTE, TIMES
+from thistle.protocol.records import DEFENCE, MEMORY, NOTE, SAMPLED, TIMES
 from thistle.server.transport.reply import Reply
 
 COUNTS = "asked/"
@@ -39,12 +39,12 @@ class Memories:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
     def add(self, messages: Sequence[Message], state: Mapping[str, object]) -> Sequence[Message]:
-        """The requests with what each attacker remembers, and with the strategy's state for those who know it."""
+        """The requests with what each attacker remembers; those who know all get the state, and who takes part."""
         attack = self.experiment.attack
         shared: dict[str, ArrayRecord] = {}
         if find(attack.kind).knows == "defence":
             arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
-            shared[DEFENCE] = _record(arrays)
+            shared[DEFENCE] = _record({**arrays, SAMPLED: np.array([m.metadata.dst_node_id for m in messages])})
         if not shared and not remembers(attack):
             return messages
         return [self._with_memory(message, shared) for message in messages]

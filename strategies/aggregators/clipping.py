@@ -53,3 +53,8 @@ def centered_clipping(
     weights = original(weights, mixing)
     vector = combine(updates, weights[:-1]).add_(start, alpha=float(weights[-1]))
     return Aggregate(vector, weights[:-1])
+
+
+def unit(vector: Tensor) -> Tensor:
+    """The vector with length 1; zero stays zero."""
+    return vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)

@@ -11,7 +11,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from tests.federations import TINY, model_sha, run, tiny
+from thistle.attacks.poisoning import search
 from thistle.attacks.poisoning.alie import Alie
+from thistle.attacks.poisoning.optimal import Optimal
 from thistle.attacks.poisoning.parts import Facts
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
@@ -21,6 +23,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
 from thistle.flower_compat.messages import identify
 from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.server.transport.memories import Memories
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
 
@@ -62,25 +65,94 @@ class Client:
     def role(self, client: int) -> str:
         return role(Work.of(self.content(), client, self.experiment, self.node_config))
 
-    def reply(self, client: int, number: int = 1) -> RecordDict:
+    def reply(self, client: int, number: int = 1, state: RecordDict | None = None) -> RecordDict:
         content = self.content(number)
         node_config = {**self.node_config, "partition-id": client}
-        context = Context(1, client, node_config, self.state, dict(self.experiment.flat()))
+        kept = self.state if state is None else state
+        context = Context(1, client, node_config, kept, dict(self.experiment.flat()))
         return app(Message(content, client, "train"), context).content
 
-    def update(self, client: int, number: int = 1) -> Tensor:
-        got = to_state(self.reply(client, number).array_records["arrays"])
+    def update(self, client: int, number: int = 1, state: RecordDict | None = None) -> Tensor:
+        got = to_state(self.reply(client, number, state).array_records["arrays"])
         return self.layout.vector(got) - self.layout.vector(self.model.state_dict())
 
 
-@pytest.mark.parametrize("kind", ["alie", "mix", "dba", "neurotoxin", "a3fl", "label-flip-dynamic"])
-def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path) -> None:
-    first = sha(tmp_path, "first", kind)
-    assert first == sha(tmp_path, "packed", kind, **{"runtime.workers": 1})
-    assert first != sha(tmp_path, "other", kind, seed=1)
-    sha(tmp_path, "halves", kind, rounds=1)
+ALL_KNOWING = {"attack.omniscient": True, "strategy.name": "rofsl", "task.server-data": "rendered"}
+REMEMBERING: dict[str, Any] = {"rounds": 4, "attack.every": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("alie", {}),
+        ("mix", {}),
+        ("dba", {}),
+        ("neurotoxin", {}),
+        ("a3fl", {}),
+        ("label-flip-dynamic", {}),
+        ("optimal-alie", {}),
+        ("optimal-ipm", {"attack.rule": "median"}),
+        ("white-box", ALL_KNOWING),
+        ("white-box", {**ALL_KNOWING, "strategy.theta": "auto"}),
+        ("poisoned-fl", REMEMBERING),
+        ("free-rider", {"rounds": 4}),
+        ("scale", {"rounds": 4, "attack.honest-first": 1}),
+    ],
+)
+def test_packing_and_resuming_do_not_change_the_model(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+    first = sha(tmp_path, "first", kind, **more)
+    assert first == sha(tmp_path, "packed", kind, **more, **{"runtime.workers": 1})
+    assert first != sha(tmp_path, "other", kind, **more, seed=1)
+    sha(tmp_path, "halves", kind, **{**more, "rounds": more.get("rounds", 2) // 2})
     malicious._last_panel.clear()
-    assert first == sha(tmp_path, "halves", kind, **{"run.resume": True})
+    search._last.clear()
+    assert first == sha(tmp_path, "halves", kind, **more, **{"run.resume": True})
+
+
+@pytest.mark.parametrize("kind", ["poisoned-fl", "free-rider"])
+def test_what_attackers_remember_matters(kind: str, tmp_path: Path) -> None:
+    """From the second round on they send something else than those who have forgotten the first."""
+    lasting = sha(tmp_path, "lasting", kind, **{"rounds": 3})
+    sha(tmp_path, "forgetting", kind, **{"rounds": 2})
+    kept = Memories.restore
+    try:
+        Memories.restore = lambda self, state: None  # type: ignore[method-assign]
+        assert lasting != sha(tmp_path, "forgetting", kind, **{"rounds": 3, "run.resume": True})
+    finally:
+        Memories.restore = kept  # type: ignore[method-assign]
+
+
+def test_attackers_may_behave_until_they_are_trusted(tmp_path: Path) -> None:
+    """All are asked in every round: honest twice, malicious from the third round on."""
+    everybody = {"task.clients": 4, "client.per-round": 4, "evaluate.every": 1}
+    for rounds, same in ((2, True), (3, False)):
+        honest = sha(tmp_path, f"honest-{rounds}", rounds=rounds, **everybody)
+        late = sha(tmp_path, f"late-{rounds}", "scale", rounds=rounds, **everybody, **{"attack.honest-first": 2})
+        assert (honest == late) is same
+
+
+def test_each_attacker_counts_for_itself() -> None:
+    """An attacker that nobody has asked so far behaves when others do not any more."""
+    federation = Client({**TINY, "attack.kind": "scale", "attack.clients": "0,1", "attack.honest-first": 1})
+    memories = Memories(federation.experiment, asked={0: 1})
+
+    def role_of(client: int) -> str:
+        [asked] = memories.add([Message(federation.content(3), client, "train")], {})
+        return role(Work.of(asked.content, client, federation.experiment, federation.node_config))
+
+    assert (role_of(0), role_of(1), role_of(2)) == ("malicious", "honest", "honest")
+
+
+def test_all_colluders_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    original = Optimal.__call__
+    monkeypatch.setattr(Optimal, "__call__", lambda *given: searched.append(1) or original(*given))
+    colluders = Client({**TINY, "attack.kind": "optimal-ipm", "attack.clients": "1,2,4"})
+    sent = [colluders.update(client) for client in (1, 2, 4)]
+    assert len(searched) == 1
+    assert torch.equal(sent[0], sent[1]) and torch.equal(sent[0], sent[2])
+    colluders.update(1, number=2)
+    assert len(searched) == 2
 
 
 @pytest.mark.parametrize(
@@ -104,6 +176,10 @@ def test_packing_and_resuming_do_not_change_the_model(kind: str, tmp_path: Path)
         "dba",
         "neurotoxin",
         "a3fl",
+        "optimal-alie",
+        "optimal-ipm",
+        "poisoned-fl",
+        "free-rider",
     ],
 )
 def test_every_attack_runs_and_matters(kind: str, tmp_path: Path, honest_sha: str) -> None:
@@ -227,3 +303,16 @@ class TestDeployment:
         own = Client(TINY).update(3)
         assert 0.5 < float(torch.cosine_similarity(alone, own, dim=0)) < 0.9999
         assert torch.equal(alone, Client(TINY, node).update(3))
+
+    def test_an_attacker_remembers_in_its_nodes_state(self) -> None:
+        """Asked twice with one Context: a free rider sends the model's own step again, less of it without noise."""
+        node = Client(TINY, {"role": "malicious", "attack": "free-rider", "attack-strength": 0.0})
+        state = RecordDict()
+        assert float(node.update(3, 1, state).norm()) == 0.0
+        before = node.layout.vector(node.model.state_dict())
+        with torch.no_grad():
+            for parameter in node.model.parameters():
+                parameter.add_(0.01)
+        assert torch.allclose(node.update(3, 2, state), node.layout.vector(node.model.state_dict()) - before, atol=1e-6)
+        assert float(node.update(3, 2).norm()) == 0.0, "another node's state knows nothing of it"
+        assert "memory" not in node.reply(3, 3, state)

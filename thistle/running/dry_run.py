@@ -9,6 +9,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from thistle.attacks.poisoning.build import Facts, make_poison
+from thistle.attacks.poisoning.parts import Past
+from thistle.attacks.roles import PANEL
 from thistle.engines.inline import InlineGrid, quiet_flower
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
@@ -42,13 +44,16 @@ def _try_attack(experiment: Experiment, task: Task) -> None:
     poison = make_poison(experiment.attack, facts)
     size = Layout.of(build_model(experiment.network, task.shape, task.classes, experiment.seed)).size
     noise = torch_rng(0, "dry-run")
-    panel = 0.01 * torch.randn(poison.panel, size, generator=noise)
+    panel = 0.01 * torch.randn(poison.panel or PANEL, size, generator=noise)
     images, labels = torch.rand(IMAGES, *task.shape, generator=noise), torch.arange(IMAGES) % task.classes
     try:
         taught = poison.data(images, labels) if poison.data else (images, labels)
         sent = {
             "update": poison.update(panel[0], noise) if poison.update else panel[0],
             "collusion": poison.collude(panel, noise) if poison.colludes else panel[0],
+            "recollection": poison.recollection(panel[0], Past(panel[0]), noise).update
+            if poison.recollection
+            else panel[0],
         }
     except Exception as error:
         raise UserError(explain(name, ATTACK, "fails on a made-up update or batch", error)) from None
