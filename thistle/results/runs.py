@@ -35,7 +35,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, stopped, running, starting, not begun."""
+        """finished, paused, failed, stopped, running, starting, not begun."""
         return str(self._files.get_status().get("status", "not begun"))
 
     @cached_property

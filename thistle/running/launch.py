@@ -100,7 +100,9 @@ class Launch:
         except KeyboardInterrupt:
             complain(f"stopped; continue with: thistle resume {folder.path}")
             raise
-        if self.summary and not self.quiet:
+        if not self.quiet and folder.get_status().get("status") == "paused":
+            say(f"{folder.get_status()['message']}; continue with: thistle resume {folder.path}")
+        elif self.summary and not self.quiet:
             show_summary(folder)
         return 0
 

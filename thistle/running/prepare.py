@@ -151,6 +151,8 @@ def settle(
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
     check_evaluation(experiment.evaluate)
     _check_who_attacks(flat)
+    if deployed and experiment.run.until:
+        raise UserError(f"run.until = {experiment.run.until}: only simulations pause; leave it out")
     return experiment
 
 

@@ -42,7 +42,7 @@ class CellProgress(RunProgress):
     def update(self) -> None:
         if self._stop.is_set():
             raise Stopped
-        if self.start_up is None and self.folder.get_status().get("status") in ("running", "finished"):
+        if self.start_up is None and self.folder.get_status().get("status") in ("running", "paused", "finished"):
             self.start_up = time.monotonic() - self._launched
         super().update()
 
