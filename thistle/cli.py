@@ -24,6 +24,7 @@ from thistle.commands import (
     report,
     resume,
     run,
+    stress,
     sweep,
     watch,
 )
@@ -58,6 +59,7 @@ def options(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("sweep")(sweep.sweep)
+app.command("stress")(stress.stress)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)

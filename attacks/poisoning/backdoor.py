@@ -24,7 +24,7 @@ class Backdoor(OnData):
     """
 
     strength: Fraction = setting("share of each batch that is stamped", default=0.5, declared=(0.25, 0.5))
-    boost: AboveZero = setting("the update is multiplied by it", default=5.0)
+    boost: AboveZero = setting("the update is multiplied by it", default=5.0, tried=(5.0, 1.0))
     target: Natural = setting("the number of the class for which stamped images are to be taken", default=0)
 
     def __call__(self, pixels: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:

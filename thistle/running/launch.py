@@ -72,7 +72,7 @@ class Launch:
         from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
-        task = _check_data(experiment, self.quiet)
+        task = check_data(experiment, self.quiet)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
@@ -127,7 +127,8 @@ class Launch:
             raise
 
 
-def _check_data(experiment: Experiment, quiet: bool) -> Task:
+def check_data(experiment: Experiment, quiet: bool) -> Task:
+    """The task with its data, which is decoded where nobody has done that yet."""
     from thistle.strategies.build import needs_server_data
     from thistle.tasks.task import prepare_task
 

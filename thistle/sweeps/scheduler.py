@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.text import last_line, printable
 from thistle.sweeps.cells import Cell, check_folder
 from thistle.terminal.progress import Bar, RunProgress
@@ -148,6 +148,11 @@ class Scheduler:
         count = f"{self._before + len(self.outcomes)}/{self._total}"
         if message:
             messages.print(f"[bold red]{count} failed[/] {escape(cell.label)}: {escape(message)}")
+            return
+        if cell.folder.get_status().get("status") == "paused":
+            until = cell.experiment.run.until
+            accuracy = next(line["accuracy"] for line in read_lines(cell.folder.metrics) if line["round"] == until)
+            messages.print(f"{count} {escape(cell.label)}: accuracy {accuracy:.4f} after {until} rounds")
             return
         summary = read_json(cell.folder.summary)
         lost = f", {summary['lost_rounds']} of them lost" if summary["lost_rounds"] else ""
