@@ -69,9 +69,12 @@ def digest(tried: Sequence[Candidate]) -> str:
 
 def variations(candidate: Candidate, rounds: int) -> list[Candidate]:
     """The ways in which a strong attack may be stronger still: colluders that differ, attackers that sleep at first."""
-    jitter = [{"attack.jitter": JITTER}] if "jitter" in settings_of(attacks()[candidate.kind]).model_fields else []
-    sleep = [{"attack.start": rounds // 2 + 1}] if rounds > 1 else []
-    return [candidate.but(change) for change in (*jitter, *sleep)]
+    changes: list[dict[str, Value]] = []
+    if "jitter" in settings_of(attacks()[candidate.kind]).model_fields:
+        changes.append({"attack.jitter": JITTER})
+    if rounds > 1:
+        changes.append({"attack.start": rounds // 2 + 1})
+    return [candidate.but(change) for change in changes]
 
 
 def _points(cls: type[PoisoningAttack]) -> Iterator[tuple[tuple[str, Value], ...]]:

@@ -44,13 +44,13 @@ def _draw_panel(figure: Any, axes: Any, found: Found, suite: str, rows: dict[str
             if trial := row.get(fraction):
                 dark = (values[y][x] > 50) if backdoor else (values[y][x] <= 50)
                 axes.text(x, y, _text(trial), ha="center", va="center", fontsize=7, color="white" if dark else "black")
-    for row in found.results:
-        if row["suite"] == suite:
-            _outline(axes, list(rows).index(row["attack"]), list(fractions).index(row["fraction"]))
+    for worst in found.results:
+        if worst["suite"] == suite:
+            _outline(axes, list(rows).index(worst["attack"]), list(fractions).index(worst["fraction"]))
     axes.set_xticks(range(len(fractions)), [f"{100 * fraction:g} %" for fraction in fractions])
     axes.set_yticks(range(len(rows)), list(rows))
     what = "success of the attack" if backdoor else "accuracy"
-    axes.set(xlabel="malicious clients", title=f"{what}; outlined: the worst case")
+    axes.set(xlabel="malicious clients", title=f"{what}; outlined: the worst case; without ±: one seed")
     axes.title.set_fontsize("medium")
     figure.colorbar(image, ax=axes, label=f"{what}, %")
 
