@@ -1,7 +1,8 @@
-"""`thistle stress` with real runs: killed and continued, budgets, runs that fail, and what a person may type wrongly."""
+"""`thistle stress` with real runs: killed and continued, budgets, runs that fail, and bad input."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -28,9 +29,10 @@ KEYS = {key: value for key, value in TINY.items() if key != "runtime.workers"}
 SET = [word for key, value in KEYS.items() for word in ("--set", f"{key}={value}")]
 BACKDOORS = ("stress", "digits-clean", *SET, "--suite", "backdoor", "--fractions", "0.5", "--seeds", "2")
 NAME = "digits-clean-stress"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def wait_for(home: Path, runs: int, process: subprocess.Popen[str]) -> None:
+def wait_for(home: Path, runs: int, process: subprocess.Popen[bytes]) -> None:
     """Until so many runs have had a round."""
     deadline = time.monotonic() + 300
     while len([path for path in home.glob("*/metrics.jsonl") if path.stat().st_size]) < runs:
@@ -50,7 +52,7 @@ def test_a_search_that_was_stopped_and_killed_gives_the_same_answer(tmp_path: Pa
     wait_for(home, 2, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 130 and "continue with the same command" in said
+    assert process.returncode == 130 and b"continue with the same command" in said
     process = start(*BACKDOORS, cwd=tmp_path)
     wait_for(home, 5, process)
     process.kill()
@@ -81,6 +83,10 @@ def test_a_search_that_was_stopped_and_killed_gives_the_same_answer(tmp_path: Pa
     assert row["quote"] in (home / "stress.md").read_text()
     page = as_page(read_sweep(home))
     assert page["stress"]["results"][0]["quote"] == row["quote"] and not page["unfinished"] and page["maps"]
+
+    described = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "stress.md").read_text(encoding="utf-8")))
+    rows = [*found["results"], *tried, found["plan"], found["cost"], found["no_attack"]]
+    assert set(found).union(*rows) <= described
 
     again = thistle(*BACKDOORS, cwd=tmp_path)
     assert again.returncode == 0 and "finished before" in again.stderr and "accuracy 0." not in again.stderr
