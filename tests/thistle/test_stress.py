@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import thistle as front
 from tests.federations import TINY
 from tests.thistle.test_cli import start, thistle
 from thistle.attacks.stress.suite import VERSION, Candidate, candidates
+from thistle.cli import app
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.report.sweeps import as_page, read_sweep
@@ -146,9 +148,17 @@ def test_a_budget_shrinks_the_search_once_and_for_all(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(tmp_path: Path, words: list[str], said: str) -> None:
-    done = thistle("stress", "digits-clean", *words, cwd=tmp_path)
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    done = CliRunner().invoke(app, ["stress", "digits-clean", *words, "--out", str(tmp_path / "runs")])
+    assert isinstance(done.exception, UserError) and said in str(done.exception)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid" / "sweep.json").write_text("{}")
+    done = thistle("stress", "digits-clean", *SET, "--out", str(tmp_path), "--name", "grid", cwd=tmp_path)
+    assert done.returncode == 2 and "holds something else; choose another --name" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and (tmp_path / "grid" / "sweep.json").read_text() == "{}"
 
 
 def test_a_dry_run_lists_what_would_be_tried(tmp_path: Path) -> None:

@@ -37,8 +37,6 @@ def stress(
     """Search for the attack that harms an experiment most; one number per fraction of malicious clients."""
     question = ask(source, overrides or [], fractions=fractions, suite=suite, seeds=seeds, budget=budget, name=name)
     search = Search(question, Path(out).expanduser().resolve() / question.name, engine, jobs)
-    if question.dropped:
-        say(f"{', '.join(question.dropped)}: the experiment's own attack is left out; stress tries others")
     if dry:
         list_candidates(search)
         return

@@ -150,9 +150,9 @@ class Scheduler:
             messages.print(f"[bold red]{count} failed[/] {escape(cell.label)}: {escape(message)}")
             return
         if cell.folder.get_status().get("status") == "paused":
-            until = cell.experiment.run.until
-            accuracy = next(line["accuracy"] for line in read_lines(cell.folder.metrics) if line["round"] == until)
-            messages.print(f"{count} {escape(cell.label)}: accuracy {accuracy:.4f} after {until} rounds")
+            evaluated = [line for line in read_lines(cell.folder.metrics) if line.get("accuracy") is not None]
+            accuracy = f": accuracy {evaluated[-1]['accuracy']:.4f}" if evaluated else ""
+            messages.print(f"{count} {escape(cell.label)}{accuracy} after {cell.experiment.run.until} rounds")
             return
         summary = read_json(cell.folder.summary)
         lost = f", {summary['lost_rounds']} of them lost" if summary["lost_rounds"] else ""

@@ -12,6 +12,7 @@ from thistle.attacks.stress.halving import rank
 from thistle.attacks.stress.suite import SUITES, VERSION, Candidate, digest
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import read_json, read_lines, write_json
+from thistle.report.sources import is_run, is_sweep
 from thistle.report.statistics import mean_and_error
 from thistle.sweeps.cells import Cell
 from thistle.worst_case.plan import Plan
@@ -147,6 +148,8 @@ def _head(question: Question, plan: Plan, tried: Sequence[Candidate], home: Path
 def check_home(question: Question, home: Path) -> None:
     """A folder is of one experiment."""
     before = _before(home)
+    if not before and (is_sweep(home) or is_run(home)):
+        raise UserError(f"{home}: holds something else; choose another --name")
     if before and before.get("experiment") != question.id(home):
         raise UserError(f"{home}: holds the stress of another experiment; choose another --name")
 

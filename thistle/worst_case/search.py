@@ -45,6 +45,10 @@ class Search:
 
     def prepare(self) -> tuple[list[Candidate], list[LeftOut]]:
         """What can be tried and what cannot; raises UserError where nothing can, for want of data for example."""
+        if self.question.dropped:
+            self._say(
+                f"{', '.join(self.question.dropped)}: the experiment's own attack is left out; stress tries others"
+            )
         experiment = self.cells.cell(NOBODY, 0.0, 0).experiment
         Launch(self.engine, self.quiet).check(experiment)
         classes = check_data(experiment, self.quiet).classes
@@ -83,8 +87,8 @@ class Search:
         short = [(trial.cells[0], plan.pause) for trial in trials]
         self._rung(1, [*((cell, plan.rounds) for cell in nobody.cells), *short], plan)
 
-        seen = [(trial, trial.at_pause(plan.pause)) for trial in trials]
-        paused = [trial.tried([value]) for trial, value in seen if value is not None]
+        reached = [trial for trial in trials if has_reached(trial.cells[0], plan.pause)]
+        paused = [trial.tried([value]) for trial in reached if (value := trial.at_pause(plan.pause)) is not None]
         full = _each_group(paused, after_short_runs)
         for trial in full:
             trial.rung = 2
