@@ -193,8 +193,10 @@ def test_from_python(tmp_path: Path) -> None:
     assert max(one["success"] for one in result.table if one["rung"] == 3) == row["success"]
     assert 0 < result.no_attack["accuracy"] <= 1 and {run.status for run in result.runs} == {"finished", "paused"}
     assert result.report().is_file()
-    with pytest.raises(UserError, match="suite"):
-        front.stress("digits-clean", suite="hard", out=tmp_path)
+    for wrong in ({"suite": "hard"}, {"fractions": 0.3}, {"seeds": 1.5}, {"budget": "soon"}, {"jobs": 0}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            front.stress("digits-clean", out=tmp_path / "none", **wrong)
+    assert not (tmp_path / "none").exists()
 
 
 TRIED = [Candidate(kind, "standard", (("attack.strength", x),)) for kind in "abcd" for x in (0.1, 1.0, 10.0)]

@@ -112,12 +112,11 @@ def ask(
 
 
 def _fractions(given: str | Sequence[float]) -> list[float]:
-    parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    """In order; raises UserError for what is no share of clients, or stands there twice."""
     try:
-        fractions = [float(part) for part in parts]
+        fractions = [float(part) for part in (given.split(",") if isinstance(given, str) else given)]
     except (TypeError, ValueError):
         fractions = []
     if not fractions or not all(0 < fraction < 1 for fraction in fractions) or len(set(fractions)) < len(fractions):
-        shown = given if isinstance(given, str) else ",".join(map(str, given))
-        raise UserError(f"--fractions {shown}: should be different numbers between 0 and 1, such as 0.1,0.3,0.6")
+        raise UserError(f"--fractions {given}: should be different numbers between 0 and 1, such as 0.1,0.3,0.6")
     return sorted(fractions)
