@@ -22,7 +22,7 @@ def check_attack(attack: Attack, clients: int, rounds: int | None = None, classe
     made = chosen(attack)
     _check_who(attack, clients)
     _check_when(attack, rounds)
-    if made.knows == "honest clients" and not attack.omniscient:
+    if made.knows in ("honest clients", "defence") and not attack.omniscient:
         raise UserError(f"attack.kind = {attack.kind}: needs to know honest clients; set attack.omniscient = true")
     made.check(classes)
 

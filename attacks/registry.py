@@ -45,9 +45,23 @@ KEY, STRENGTH = "attack.kind", "strength"
 LEFTOVERS: dict[str, Value] = {"boost": 5.0, "target": 0}
 """Settings of the backdoor that older versions wrote down for every attack; at their defaults they mean nothing."""
 WHO = {"attack.fraction", "attack.clients"}
-Knowledge = Literal["nothing", "own data", "colluders", "honest clients"]
-KNOWLEDGE: tuple[Knowledge, ...] = ("nothing", "own data", "colluders", "honest clients")
-"""From the least to the most: the order of lists."""
+Knowledge = Literal["nothing", "past models", "own data", "colluders", "rule", "honest clients", "defence"]
+KNOWLEDGE: tuple[Knowledge, ...] = (
+    "nothing",
+    "past models",
+    "own data",
+    "colluders",
+    "rule",
+    "honest clients",
+    "defence",
+)
+"""From the least to the most: the order of lists.
+
+`past models`: what the server sent to any attacker before. `rule`: the colluders also know an aggregation rule, and the
+server's data where the rule uses some. `defence`: they also know its state and honest clients.
+"""
+ALONE: frozenset[Knowledge] = frozenset({"nothing", "past models", "own data", "colluders"})
+"""What an attacker can know on a real node: colluders are then itself, again and again."""
 Suite = Literal["standard", "backdoor", "none"]
 """Of `thistle stress`: `standard` looks for the lowest accuracy, `backdoor` for the highest success of the attack."""
 
@@ -71,12 +85,18 @@ class PoisoningAttack(Registered):
     suite: ClassVar[Suite] = "standard"
     needs_classes: ClassVar[bool] = False
     """Whether its formula uses the number of classes."""
+    remembers: ClassVar[bool] = False
+    """Whether it goes by what attackers saw and sent in earlier rounds (`ByMemory`)."""
     has_parts: ClassVar[bool] = False
     """Whether every attacker has a part of its own (`part`)."""
 
     def poison(self, facts: Facts) -> Poison:
         """What a client does that carries it out."""
         raise NotImplementedError
+
+    def tries_out(self) -> str | None:
+        """The strategy that it tries out before it sends: its name, `used` for the experiment's own, None: none."""
+        return None
 
     def part(self, attack: Attack, who: Attacker) -> Attack:
         """What this attacker does of the attack; most attacks are the same for all."""
@@ -120,6 +140,7 @@ class Own(PoisoningAttack):
     """Your own."""
 
     knows = "colluders"
+    remembers = True
     strength: NonNegative = setting("what your function makes of it", default=1.0)
     boost: AboveZero = setting("what your function makes of it", default=5.0)
     target: Natural = setting("what your function makes of it", default=0)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from pydantic import ValidationError
 
-from thistle.attacks.registry import Attacker, attacks, chosen, find, settings_of
+from thistle.attacks.registry import ALONE, Attacker, attacks, chosen, find, settings_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import numpy_rng
@@ -62,21 +62,32 @@ def active(attack: Attack, number: int) -> bool:
     return within and (attack.period == 0 or (number - attack.start) // attack.period % 2 == 0)
 
 
-def orders(client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Attack | None:
+def orders(
+    client: int, number: int, experiment: Experiment, node_config: Mapping[str, Value], times: int = 0
+) -> Attack | None:
     """What this client does in round `number` instead of its honest work; None: nothing.
 
-    A node's own config comes first. The experiment decides in a simulation only, and that a host is simulated
-    is for the host to know (`simulated`), not for the experiment to say: no real node can be turned by one.
+    `times`: how often it has been asked before. A node's own config comes first. The experiment decides in a
+    simulation only, and that a host is simulated is for the host to know (`simulated`), not for the experiment to say:
+    no real node can be turned by one.
     """
-    clients, seed = experiment.task.clients, experiment.seed
-    attack = None
-    if "role" in node_config:
-        attack = node_orders(node_config)
-    elif node_config.get(SIMULATED) is True and client in attackers(experiment.attack, clients, seed):
-        attack = experiment.attack
-    if attack is None or not active(attack, number):
+    attack = standing_orders(client, experiment, node_config)
+    if attack is None or not active(attack, number) or times < attack.honest_first:
         return None
-    return part_of(attack, client, clients, seed)
+    return part_of(attack, client, experiment.task.clients, experiment.seed)
+
+
+def standing_orders(client: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Attack | None:
+    """What this client does in the rounds in which it attacks; None: it never does."""
+    if "role" in node_config:
+        return node_orders(node_config)
+    malicious = attackers(experiment.attack, experiment.task.clients, experiment.seed)
+    return experiment.attack if node_config.get(SIMULATED) is True and client in malicious else None
+
+
+def remembers(attack: Attack) -> bool:
+    """Whether attackers need to know what they saw and sent before."""
+    return bool(attack.honest_first) or find(attack.kind).remembers
 
 
 def part_of(attack: Attack, client: int, clients: int, seed: int) -> Attack:
@@ -101,7 +112,7 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
     if role != "malicious":
         return None
     kind = str(node_config.get("attack", ""))
-    if kind == "none" or find(kind, "node config: attack").knows == "honest clients":
+    if kind == "none" or find(kind, "node config: attack").knows not in ALONE:
         raise UserError(f"node config: attack = {kind}: not possible on a real node")
     keys = node_keys()
     given = {setting: node_config[key] for key, setting in keys.items() if key in node_config}
@@ -117,15 +128,15 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
     return attack
 
 
-def panel(attack: Attack, client: int, clients: int, seed: int) -> list[Training]:
+def panel(attack: Attack, client: int, clients: int, seed: int, size: int = PANEL) -> list[Training]:
     """The trainings that colluders take their μ and σ from: the same whoever is sampled and wherever it runs.
 
     The first attackers in the seed's order, or honest clients for the omniscient; whoever knows only one client
     (on a real node: itself) trains on that one's data again and again.
     """
     order, count = _drawn(attack.fraction, attack.clients, clients, seed)
-    known = (order[count:] if attack.omniscient else order[:count])[:PANEL].tolist() or [client]
-    return [(one, 0) for one in known] if len(known) > 1 else [(known[0], again) for again in range(PANEL)]
+    known = (order[count:] if attack.omniscient else order[:count])[:size].tolist() or [client]
+    return [(one, 0) for one in known] if len(known) > 1 else [(known[0], again) for again in range(size)]
 
 
 def expected_attackers(attack: Attack, clients: int, per_round: int, seed: int) -> int:

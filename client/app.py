@@ -8,19 +8,21 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from thistle.attacks.roles import SIMULATED, node_orders
+from thistle.attacks.roles import SIMULATED, node_orders, remembers, standing_orders
 from thistle.client import calibrated, honest, malicious
 from thistle.client.data import OWN, find_share
 from thistle.client.limits import Alarm, Watchdog
+from thistle.client.memory import recall, retain
 from thistle.client.terms import check_training, local_terms
 from thistle.client.work import Train, Work, cached_model, experiment_of
+from thistle.experiments.settings import Attack, Value
 from thistle.flower_compat import ray_workers
 from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
 from thistle.protocol.hostinfo import OWN_DATA, HostInfo
@@ -76,8 +78,17 @@ def _make_ready(request: TrainRequest, context: Context) -> torch.device:
 def train(message: Message, context: Context) -> Message:
     """One client alone: what a federation without cohorts sends."""
     client = int(context.node_config["partition-id"])
-    work = Work.of(message.content, client, experiment_of(context), context.node_config)
-    return Message(KINDS[role(work)](work).records(), reply_to=message)
+    return Message(_answer(message.content, client, context, context.node_config), reply_to=message)
+
+
+def _answer(content: RecordDict, client: int, context: Context, node_config: Mapping[str, Value]) -> RecordDict:
+    """What this client sends back. A real node's attacker remembers here, a simulated one by the server's messages."""
+    experiment = experiment_of(context)
+    stays = "role" in node_config and remembers(standing_orders(client, experiment, node_config) or Attack())
+    asked = recall(content, context.state, client) if stays else content
+    work = Work.of(asked, client, experiment, node_config)
+    reply = KINDS[role(work)](work).records()
+    return retain(reply, context.state, client) if stays else reply
 
 
 @app.train(ACTION)
@@ -104,8 +115,7 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
             try:
                 alarm.set(min(limit, left))
                 try:
-                    work = Work.of(content, client, experiment, node_config)
-                    reply = KINDS[role(work)](work).records()
+                    reply = _answer(content, client, context, node_config)
                 finally:
                     alarm.clear()
             except KeyboardInterrupt:

@@ -13,8 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from thistle.attacks.defence import known_defence
 from thistle.attacks.poisoning.build import make_poison
-from thistle.attacks.poisoning.parts import DataAttack, Facts, Poison
+from thistle.attacks.poisoning.parts import Constraint, DataAttack, Facts, Past, Poison, Sent
+from thistle.attacks.registry import chosen
 from thistle.attacks.roles import Training, panel
 from thistle.client.calibrated import local_loss
 from thistle.client.work import Work, client_app
@@ -24,34 +26,66 @@ from thistle.protocol.layout import Layout
 from thistle.protocol.training import TrainReply
 from thistle.tasks.training import Loss
 
+MODEL, SENT, ROUND, NOTE = "model", "sent", "round", "note/"
+"""In the attackers' memory: the model that came, the update that was sent, when, and the attack's own notes."""
+
 
 def train(work: Work) -> TrainReply:
     """1 see what colluders send ▶ 2 train on poisoned data ▶ 3 send another update than that."""
     attack = work.attack
     if attack is None:
         raise ValueError(f"client {work.client} has no orders to attack in round {work.round}")
-    poison = make_poison(attack, Facts.of(work.experiment, attack, work.share.classes))
+    poison = make_poison(attack, _facts(work, attack))
     shown = panel_updates(work, _trainings(work, attack, poison)) if poison.colludes else None
 
     model = work.model()
     layout = Layout.of(model)
     sent = layout.vector(model.state_dict())
     pixels, labels = work.data()
-    _, taught = poison.data(pixels, labels) if poison.data else (pixels, labels)
-    loss = _poisoned(local_loss(work, taught), poison.data)
+    noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
+    data = poison.aim(model, pixels, labels, noise) if poison.aim else poison.data
+    _, taught = data(pixels, labels) if data else (pixels, labels)
+    loss = _constrained(_poisoned(local_loss(work, taught), data), poison.constraint, model)
     numbers = _at_rate(work, poison.rate).train(model, pixels, labels, loss)
 
-    noise = torch_rng(work.experiment.seed, "attack", work.round, work.client)
+    own = layout.vector(model.state_dict()) - sent
+    known: dict[str, Tensor] = {}
     if shown is not None:
-        _write(model, layout, sent + poison.collude(shown, noise))
+        own = poison.collude(shown, noise)
     elif poison.update:
-        own = layout.vector(model.state_dict()) - sent
-        _write(model, layout, sent + poison.update(own, noise))
-    return work.reply(model, numbers)
+        own = poison.update(own, noise)
+    if poison.recollection:
+        found = poison.recollection(own, _past(work, sent), noise)
+        own, known = found.update, _remembered(work, sent, found)
+    if poison.changes_update:
+        _write(model, layout, sent + own)
+    return work.reply(model, numbers, known)
+
+
+def _facts(work: Work, attack: Attack) -> Facts:
+    facts = replace(Facts.of(work.experiment, attack, work.share.classes), number=work.round)
+    rule = chosen(attack).tries_out()
+    if rule is None:
+        return facts
+    defence = known_defence(work.experiment, rule, work.round, work.arrays, work.recipe().lr, work.defence)
+    return replace(facts, defence=defence)
+
+
+def _past(work: Work, model: Tensor) -> Past:
+    memory = work.memory or {}
+    notes = {name.removeprefix(NOTE): tensor for name, tensor in memory.items() if name.startswith(NOTE)}
+    number = int(memory.get(ROUND, torch.tensor(0)))
+    return Past(model, memory.get(MODEL), memory.get(SENT), number, notes)
+
+
+def _remembered(work: Work, model: Tensor, found: Sent) -> dict[str, Tensor]:
+    notes = {NOTE + name: tensor for name, tensor in found.notes.items()}
+    return {MODEL: model, SENT: found.update, ROUND: torch.tensor(work.round), **notes}
 
 
 def _trainings(work: Work, attack: Attack, poison: Poison) -> list[Training]:
-    return panel(attack, work.client, work.experiment.task.clients, work.experiment.seed)[: poison.panel]
+    clients, seed = work.experiment.task.clients, work.experiment.seed
+    return panel(attack, work.client, clients, seed, poison.panel)
 
 
 def _at_rate(work: Work, rate: float) -> Work:
@@ -61,6 +95,14 @@ def _at_rate(work: Work, rate: float) -> Work:
 def _poisoned(loss: Loss, attack: DataAttack | None) -> Loss:
     """The loss on what the attack makes of each batch."""
     return loss if attack is None else lambda model, pixels, labels: loss(model, *attack(pixels, labels))
+
+
+def _constrained(loss: Loss, constraint: Constraint | None, model: nn.Module) -> Loss:
+    """The loss with what the attack makes of it, which may look at the parameters that came."""
+    if constraint is None:
+        return loss
+    came = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    return lambda model, pixels, labels: constraint(loss(model, pixels, labels), model, came)
 
 
 def _write(model: nn.Module, layout: Layout, vector: Tensor) -> None:

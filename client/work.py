@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from thistle.attacks.roles import orders
 from thistle.client.data import Share, find_share
+from thistle.client.memory import read_memory, read_state, times, write_memory
 from thistle.client.terms import local_terms
 from thistle.experiments import settings
 from thistle.experiments.experiment import Experiment
@@ -26,7 +28,7 @@ from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.experiments.settings import Value
 from thistle.protocol.factors import to_factors
 from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
-from thistle.protocol.records import ARRAYS, CONFIG, LARGEST_LOSS
+from thistle.protocol.records import ARRAYS, CONFIG, DEFENCE, LARGEST_LOSS, MEMORY
 from thistle.protocol.training import TrainReply, TrainRequest
 from thistle.tasks.models import build_model
 from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
@@ -67,6 +69,10 @@ class Work:
     """What it does in this round instead of its honest work."""
     control: Tensor | None = None
     """SCAFFOLD's c − c_i, where the server sent it: added to every gradient."""
+    memory: Mapping[str, Tensor] | None = None
+    """What attackers saw and sent before; None: this client need not remember anything."""
+    defence: Mapping[str, np.ndarray] | None = None
+    """The strategy's state, where attackers know it."""
     again: int = 0
     """Another training of the same client in the same round has another number."""
     started: float = field(default_factory=time.perf_counter)
@@ -78,6 +84,7 @@ class Work:
         request = TrainRequest.read(cast(ConfigRecord, content[CONFIG]))
         local = local_terms(experiment, request, node_config)
         control = cast(ArrayRecord | None, content.get(CONTROL))
+        memory = read_memory(cast(ArrayRecord | None, content.get(MEMORY)))
         return cls(
             experiment=local,
             share=find_share(local, request, node_config),
@@ -85,8 +92,10 @@ class Work:
             request=request,
             arrays=cast(ArrayRecord, content[ARRAYS]),
             device=pick_device(local.runtime.device),
-            attack=orders(client, request.number, local, node_config),
+            attack=orders(client, request.number, local, node_config, times(memory)),
             control=None if control is None else torch.from_numpy(control[CONTROL].numpy()),
+            memory=memory,
+            defence=read_state(cast(ArrayRecord | None, content.get(DEFENCE))),
         )
 
     @property
@@ -145,11 +154,12 @@ class Work:
         parts = Layout.of(model).state(self.control, model.state_dict())
         return [parts[name].to(self.device) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
-    def reply(self, model: nn.Module, numbers: Numbers) -> TrainReply:
-        """The client's model, or its update's factors where these were asked for."""
+    def reply(self, model: nn.Module, numbers: Numbers, learnt: Mapping[str, Tensor] | None = None) -> TrainReply:
+        """The client's model, or its update's factors where these were asked for; `learnt`: to be remembered."""
         state, rank = model.state_dict(), self.request.rank
         arrays = to_record(state) if rank is None else to_factors(state, self.arrays, Layout.of(model), rank)
-        return TrainReply(arrays, seconds=time.perf_counter() - self.started, **numbers)
+        memory = None if self.memory is None else write_memory(self.memory, learnt or {})
+        return TrainReply(arrays, seconds=time.perf_counter() - self.started, memory=memory, **numbers)
 
 
 Train = Callable[[Work], TrainReply]

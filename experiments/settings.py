@@ -215,7 +215,8 @@ class Evaluate(Section):
     every: Positive = 5
     """Rounds between two evaluations on the test set; the last round is always evaluated."""
     window: Positive = 4
-    """The final accuracy is the mean of this many last evaluations."""
+    """`final_accuracy` is the mean of this many last evaluations, but never of more than there are in the last quarter
+    of the rounds."""
     batch_size: Positive = 100
     """Images per batch in evaluations."""
     attacks: str = ""
@@ -277,6 +278,8 @@ class Attack(Open):
     """The last one; 0: to the end."""
     period: Natural = 0
     """They attack for this many rounds, behave for as many, attack again, and so on; 0: they attack in all of them."""
+    honest_first: Natural = 0
+    """Each attacker trains honestly the first so many times that it is asked, to be trusted."""
     strength: NonNegative | Default = "default"
     """The attack's main parameter, see `thistle list attacks`; `default`: its own value."""
     omniscient: bool = False

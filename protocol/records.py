@@ -7,6 +7,10 @@ from typing import cast
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
+MEMORY, TIMES = "memory", "times"
+"""What attackers want to know again when they are next asked; in it, how often this one has been asked."""
+DEFENCE = "defence"
+"""The strategy's state, sent to attackers that know all of it."""
 LARGEST_LOSS = 100.0
 """What a client may report; of a damaged model it reports this much, however bad it is."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from thistle.protocol.records import ARRAYS, METRICS
+from thistle.protocol.records import ARRAYS, MEMORY, METRICS
 
 ROUND, RATE, PROXIMAL = "server-round", "lr", "proximal-mu"
 """As Flower's own strategies and examples write them."""
@@ -88,10 +88,13 @@ class TrainReply:
     loss_after: float | None = None
     """Of the model that came, and of the one that goes, on all of the client's data."""
     class_counts: list[int] | None = None
+    memory: ArrayRecord | None = None
+    """What the client wants to know again."""
 
     def records(self) -> RecordDict:
         """As they travel; what was not asked for is left out."""
         metrics: dict[str, Any] = {EXAMPLES: self.num_examples, SECONDS: self.seconds, LOSS: self.loss}
         asked = {BEFORE: self.loss_before, AFTER: self.loss_after, COUNTS: self.class_counts}
         metrics |= {name: value for name, value in asked.items() if value is not None}
-        return RecordDict({ARRAYS: self.arrays, METRICS: MetricRecord(metrics)})
+        memory = {} if self.memory is None else {MEMORY: self.memory}
+        return RecordDict({ARRAYS: self.arrays, METRICS: MetricRecord(metrics), **memory})

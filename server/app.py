@@ -15,6 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from thistle.attacks.checks import check_attack, resolve_attack
+from thistle.attacks.defence import check_defence
 from thistle.attacks.evasion.table import check_evaluation
 from thistle.attacks.poisoning.build import check_own
 from thistle.experiments.errors import RunFailed, UserError
@@ -66,6 +67,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
             announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
         task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes)
+        check_defence(experiment)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
         Federation(experiment, task, folder, grid, deployed).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from thistle.attacks.registry import chosen
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
+from thistle.server.client_tests import ClientTests
 from thistle.tasks.training import evaluate
 
 
@@ -26,18 +28,30 @@ class Evaluation:
     network: nn.Module
     pixels: Tensor
     labels: Tensor
+    classes: int
+    client_tests: ClientTests | None = None
+    """The honest clients' own splits; None: not known."""
 
     def is_due(self, number: int) -> bool:
         """Every `evaluate.every` rounds, and after the last one."""
         return number % self.experiment.evaluate.every == 0 or number == self.experiment.rounds
 
     def measure(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Accuracy and loss; what the poisoning attack wants measured, such as how often a backdoor's trigger works;
-        under test-time attacks what is still right."""
+        """Accuracy and loss, also by class and by client, all from one pass over the test set; what the poisoning
+        attack wants measured, such as how often a backdoor's trigger works; under test-time attacks what is still
+        right."""
         load_record(self.network, arrays)
         batch, attack = self.experiment.evaluate.batch_size, chosen(self.experiment.attack)
-        accuracy, loss = evaluate(self.network, self.pixels, self.labels, batch)
-        measured = {"accuracy": accuracy, "loss": loss, **attack.measure(self.network, self.pixels, self.labels, batch)}
+        right, loss = evaluate(self.network, self.pixels, self.labels, batch)
+        hits, labels = right.cpu().numpy(), self.labels.cpu().numpy()
+        measured: dict[str, Any] = {
+            "accuracy": int(hits.sum()) / len(hits),
+            "loss": loss,
+            "class_accuracy": class_accuracy(hits, labels, self.classes),
+        }
+        if self.client_tests:
+            measured["client_accuracy"] = self.client_tests.measure(hits)
+        measured |= attack.measure(self.network, self.pixels, self.labels, batch)
         robust = self._robust()
         return {**measured, "robust": robust} if robust else measured
 
@@ -51,6 +65,12 @@ class Evaluation:
         adversary = Adversary(client.epsilon, None, seed, settings.batch_size)
         pixels, labels = self.pixels[rows], self.labels[rows]
         return {name: share(survivors(self.network, pixels, labels, name, adversary)) for name in names}
+
+
+def class_accuracy(right: np.ndarray, labels: np.ndarray, classes: int) -> list[float | None]:
+    """One number per class, in the order of the logits; None: the test set has no image of it."""
+    hits, images = np.bincount(labels[right], minlength=classes), np.bincount(labels, minlength=classes)
+    return [int(hit) / int(count) if count else None for hit, count in zip(hits, images, strict=True)]
 
 
 def sample(available: int, wanted: int, seed: int) -> torch.Tensor:

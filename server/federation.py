@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from thistle.protocol.records import config_of
 from thistle.protocol.text import last_line
 from thistle.protocol.training import ALWAYS, LOSS, LOSSES, RATE, REPORT_CLASSES, REPORT_LOSSES, asked_rank, task_facts
 from thistle.protocol.verdict import Verdict
+from thistle.server.client_tests import ClientTests
 from thistle.server.evaluation import Evaluation
 from thistle.server.guard.casting import cast_aggregate
 from thistle.server.guard.clipping import Clipping
@@ -38,6 +39,7 @@ from thistle.server.recording.recorder import Recorder
 from thistle.server.stopping import is_lost, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
+from thistle.server.transport.memories import Memories
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
 from thistle.strategies.build import make_strategy
@@ -47,7 +49,7 @@ from thistle.tasks.training import pick_device, to_tensors
 
 logger = logging.getLogger("thistle")
 
-MODEL, STRATEGY, CLIPPING = "model/", "strategy/", "clipping/"
+MODEL, STRATEGY, CLIPPING, ATTACKERS = "model/", "strategy/", "clipping/", "attackers/"
 SAME = ("torch", "machine", "device")
 """What hosts must have in common to compute the same bits."""
 
@@ -66,7 +68,9 @@ class Federation:
         self.layout = Layout.of(network)
         self.facts = task_facts(task.dataset.classes, task.shape)
         """What a node with data of its own must know of the task."""
-        self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device))
+        self.truth = None if deployed else Truth(experiment)
+        tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
+        self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
         self.strategy = make_strategy(experiment, task, self.layout)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
@@ -81,7 +85,7 @@ class Federation:
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
-        self.truth = None if deployed else Truth(experiment)
+        self.memories = None if deployed else Memories(experiment)
         self._failure_shown = False
         self._lost = 0
         """Rounds in a row in which nothing was learnt."""
@@ -157,9 +161,9 @@ class Federation:
         rate = learning_rate(client, number, self.experiment.rounds)
 
         messages = self._configure(number, rate)
-        pending = self.grid.send(messages, client.timeout)
-        self._overlap(messages)
-        replies = pending.wait()
+        pending = self.grid.send(self._with_memories(messages), client.timeout)
+        ahead = self._overlap(messages)
+        replies = pending.wait() if self.memories is None else self.memories.take(pending.wait())
         replied = time.perf_counter()
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
@@ -177,7 +181,7 @@ class Federation:
         if self.clipping:
             line["clip_bound"], parts = self.clipping.apply(inspection, self.arrays)
             line["clipped"] = len(parts)
-        line |= self._aggregate(number, inspection)
+        line |= self._aggregate(number, inspection, ahead)
         verdicts = self._final_verdicts(inspection.verdicts, parts)
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
@@ -190,11 +194,17 @@ class Federation:
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
 
-    def _overlap(self, messages: list[Message]) -> None:
-        """While the clients train: the last checkpoint, and what the strategy can compute ahead."""
+    def _with_memories(self, messages: list[Message]) -> Sequence[Message]:
+        """Simulated attackers are reminded of what they know."""
+        return messages if self.memories is None else self.memories.add(messages, self.strategy.state_dict())
+
+    def _overlap(self, messages: list[Message]) -> float:
+        """While the clients train: the last checkpoint, and what the strategy can compute ahead; its seconds."""
         self._save()
+        started = time.perf_counter()
         if messages:
             self.strategy.look_ahead()
+        return time.perf_counter() - started
 
     def _configure(self, number: int, rate: float) -> list[Message]:
         """Who trains, with what; each message lives as long as the round may."""
@@ -217,22 +227,24 @@ class Federation:
         required = metrics if self.strategy.losses_required else metrics - losses
         return Expected(metrics, required, class_counts=REPORT_CLASSES in self.strategy.terms())
 
-    def _aggregate(self, number: int, inspection: Inspection) -> dict[str, Any]:
-        """The next model, or the old one where there is nothing to learn from."""
+    def _aggregate(self, number: int, inspection: Inspection, ahead: float) -> dict[str, Any]:
+        """The next model, or the old one where there is nothing to learn from. `ahead`: seconds of it done before."""
         answers, least = inspection.answers, self.experiment.client.min_replies
         if len(answers) < least:
             return {"kept": f"{len(answers)} replies, client.min-replies = {least}"}
         losses = [float(answer.numbers.get(LOSS, 0.0)) for answer in answers]  # type: ignore[arg-type]
         aggregate: ArrayRecord | None
         metrics: Mapping[str, object] | None
+        started = time.perf_counter()
         try:
             aggregate, metrics = self.strategy.next_model(number, answers, inspection.updates)
         except Exception as error:
             reason = last_line(f"{type(error).__name__}: {error}")
             logger.warning("round %d: the strategy could not aggregate: %s", number, reason)
             return {"kept": f"aggregate.failed: {reason}"}
+        defence = ahead + time.perf_counter() - started - self.strategy.seconds_learning
         self.arrays, problem = cast_aggregate(aggregate, self.arrays, self.layout)
-        line: dict[str, Any] = {"train_loss": sum(losses) / len(losses)}
+        line: dict[str, Any] = {"train_loss": sum(losses) / len(losses), "seconds_defence": defence}
         if problem:
             logger.warning("round %d: the model stays: %s", number, problem)
             line["kept"] = problem
@@ -259,7 +271,9 @@ class Federation:
         plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
         recent = self.clipping.state() if self.clipping else {}
         lengths = {CLIPPING + name: array for name, array in recent.items()}
-        return Checkpoint(number, {**model, **memory, **lengths}, {"strategy": plain})
+        known = self.memories.state() if self.memories else {}
+        attackers = {ATTACKERS + name: array for name, array in known.items()}
+        return Checkpoint(number, {**model, **memory, **lengths, **attackers}, {"strategy": plain})
 
     def _restore(self) -> int:
         """Go on after the last whole checkpoint; returns its round, 0 for a new run."""
@@ -271,6 +285,8 @@ class Federation:
         self.strategy.load_state_dict({**_below(checkpoint.arrays, STRATEGY), **checkpoint.plain["strategy"]})
         if self.clipping:
             self.clipping.restore(_below(checkpoint.arrays, CLIPPING))
+        if self.memories:
+            self.memories.restore(_below(checkpoint.arrays, ATTACKERS))
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 
@@ -279,7 +295,7 @@ class Federation:
         about = {key: json.dumps(value, ensure_ascii=False) for key, value in self.facts.items()}
         model = save({name: tensor.contiguous() for name, tensor in state.items()}, about)
         write_atomically(self.folder.model, model)
-        summary = recorder.summary(self.experiment.evaluate.window)
+        summary = recorder.summary(self.experiment.evaluate.window, self.experiment.attack if self.truth else None)
         ended = why_ended(self.experiment, recorder.rounds)
         if recorder.lost:
             last, count = recorder.lost[-1], f"{len(recorder.lost)} of {_rounds(len(recorder.rounds))}"

@@ -124,6 +124,11 @@ class Adapter:
         """What it says of each client, if it is of a kind that says something."""
         return getattr(self.inner, "verdicts", {})
 
+    @property
+    def seconds_learning(self) -> float:
+        """What it learnt on server data took, if it is a pipeline that somebody has changed."""
+        return float(getattr(self.inner, "seconds_learning", 0.0))
+
     def terms(self) -> dict[str, Value]:
         """Nothing: it writes into the config itself."""
         return {}

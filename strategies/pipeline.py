@@ -29,7 +29,7 @@ from thistle.strategies.buffers import combine_buffers, take_reference
 from thistle.strategies.memory import reputation
 from thistle.strategies.options import Options
 from thistle.strategies.registry import setting, with_settings
-from thistle.strategies.rounds import Progress, Round, Step, arrange
+from thistle.strategies.rounds import LEARN, Progress, Round, Step, arrange, stage
 from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.control_variates import control_records
 from thistle.strategies.steps.learning import Loss, ServerData, ServerRound, check_shapes
@@ -40,6 +40,8 @@ FLOWERS = FedAvg()
 """For the defaults of Flower's own."""
 ROUNDS = "rounds-done"
 """In a pipeline's state, beside its memory."""
+STRANGERS = 2**62
+"""Ids from here on are nobody's."""
 NOT_FINITE = "its update is not finite"
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -94,6 +96,8 @@ class Pipeline(Options, FedAvg):
         """All that a round leaves for the next; the checkpoint holds it."""
         self.verdicts: dict[int, Verdict] = {}
         """What the last round's steps said of the clients whose replies they saw."""
+        self.seconds_learning = 0.0
+        """What the last round's learning on server data took, which is no part of the defence."""
         self.layout: Layout | None = None
         """The model's arrays; known from the first round on, unless it is given earlier (`bind`)."""
         self.rounds_done = 0
@@ -172,12 +176,7 @@ class Pipeline(Options, FedAvg):
         self.rounds_done = server_round = server_round + self._rounds_before
         config[ROUND] = server_round
         config.update(self.terms())
-        if self.layout is None or [entry.name for entry in self.layout.entries] != list(arrays):
-            self.bind(self._layout_of(arrays))
-        self._require_server_data()
-        self._lr = self._rate(config)
-        self._sent = to_state(arrays)
-        self._server_round = ServerRound(self._server, server_round, self._sent) if self._server else None
+        self.begin(server_round, arrays, config)
         chosen = self._sample(server_round, grid)
         if self._started:
             self._refuse(self.check_count, len(chosen))
@@ -186,6 +185,15 @@ class Pipeline(Options, FedAvg):
             Message(content, dst_node_id=client, message_type="train")
             for client, content in zip(chosen, contents, strict=True)
         ]
+
+    def begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+        """A round from this model, with these settings for its clients."""
+        if self.layout is None or [entry.name for entry in self.layout.entries] != list(arrays):
+            self.bind(self._layout_of(arrays))
+        self._require_server_data()
+        self._lr = self._rate(config)
+        self._sent = to_state(arrays)
+        self._server_round = ServerRound(self._server, number, self._sent) if self._server else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -336,15 +344,38 @@ class Pipeline(Options, FedAvg):
         round = self._round(number, answers, model)
         spread = aggregators.sample_variance(updates) if len(updates) else 0.0
         progress = Progress.begin(updates).measure(clients_heterogeneity=spread)
+        self.seconds_learning = 0.0
         for step in self.plan:
+            started = time.perf_counter()
             progress = step(round, progress)
             if not isinstance(progress, Progress):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
+            if stage(step) == LEARN:
+                self.seconds_learning += time.perf_counter() - started
         self._wants_gradient = bool(self._server_round and self._server_round.asked)
         self._remember(round, progress, answers)
         after = model + progress.step
         record = to_record(self.layout.state(after, self._next_buffers(progress, answers, after)))
         return record, MetricRecord({name: float(value) for name, value in progress.metrics.items()})
+
+    def try_out(self, number: int, updates: Tensor, ids: Sequence[int] | None = None) -> Progress:
+        """What the steps but server learning would make of these updates, one per row; nothing is remembered.
+
+        `ids`: whose they are; by default clients that nobody has seen before. Each has one example.
+        """
+        assert self.layout is not None
+        who = range(STRANGERS, STRANGERS + len(updates)) if ids is None else ids
+        answers = [Answer(client, {self.weighted_by_key: 1}, {}) for client in who]
+        round = self._round(number, answers, self.layout.vector(self._sent))
+        progress = Progress.begin(updates.clone())
+        for step in self.plan:
+            if stage(step) != LEARN:
+                progress = step(round, progress)
+        return progress
+
+    def server_gradient(self) -> Tensor | None:
+        """g0 at the model that was sent; None: there are no server data."""
+        return self._server_round.gradient() if self._server_round else None
 
     def _next_buffers(self, progress: Progress, answers: Sequence[Answer], after: Tensor) -> State:
         """Those of the clients that are heard, judged by what the server's own data give at the next model."""

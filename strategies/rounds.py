@@ -128,7 +128,8 @@ class Step(Protocol):
     def __call__(self, round: Round, progress: Progress) -> Progress: ...
 
 
-STAGES = ("cut", "filter", "pre", "aggregate", "control", "head", "rate", "clip", "learn")
+LEARN = "learn"
+STAGES = ("cut", "filter", "pre", "aggregate", "control", "head", "rate", "clip", LEARN)
 """The order of the parts that a pipeline may have."""
 
 

@@ -124,12 +124,12 @@ def train(
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy, in eval mode."""
+def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, float]:
+    """Whether the model is right, one boolean per image, and the mean cross-entropy; in eval mode."""
     model.eval()
-    correct, loss = 0, 0.0
+    right, loss = [], 0.0
     for chunk, targets in zip(pixels.split(batch_size), labels.split(batch_size), strict=True):
         logits = predict(model, chunk)
-        correct += int((logits.argmax(1) == targets).sum())
+        right.append(logits.argmax(1) == targets)
         loss += float(cross_entropy(logits, targets, reduction="sum"))
-    return correct / len(labels), loss / len(labels)
+    return torch.cat(right), loss / len(labels)

@@ -117,7 +117,7 @@ def test_a_recorded_experiment_gives_the_same_model(name: str, tmp_path: Path) -
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_recorded_experiments_give_the_same_model_on_ray(tmp_path: Path) -> None:
     expected = {name: recorded(name) for name in ON_RAY}
     found = {}

@@ -13,7 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flower_compat": {"protocol"},
     "experiments": {"protocol"},
     "tasks": {"protocol", "experiments"},
-    "attacks": {"tasks", "protocol", "experiments"},
+    "attacks": {"strategies", "tasks", "protocol", "experiments"},
     "strategies": {"tasks", "protocol", "experiments"},
     "client": {"flower_compat", "attacks", "tasks", "protocol", "experiments"},
     "server": {"flower_compat", "strategies", "attacks", "tasks", "protocol", "experiments"},

@@ -2,7 +2,7 @@
 
 import thistle
 run = thistle.run("digits-mix", {"strategy.name": "rofsl"}, engine="inline")
-run.summary["final_accuracy"], run.metrics, run.model, run.report()
+run.summary["last_accuracy"], run.metrics, run.model, run.report()
 thistle.load("runs/digits-mix").predict(["seven.png"])
 """
 

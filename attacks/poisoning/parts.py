@@ -1,21 +1,23 @@
-"""What an attack consists of. Three kinds have a base class each; its `__call__` is the formula.
+"""What an attack consists of. Four kinds have a base class each; its `__call__` is the formula.
 
 - `OnUpdate`: the client's own update u to what it sends instead;
 - `OnData`: a batch to the one that it trains on;
 - `ByColluders`: a panel of honest trainings (k × d, one update per row) to what all colluders send. The panel is
-  theirs, or, with `attack.omniscient`, honest clients'.
+  theirs, or, with `attack.omniscient`, honest clients';
+- `ByMemory`: u and what attackers saw and sent before to what it sends instead.
 
 An attack that is more than one of these says so in its `poison`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thistle.attacks.registry import PoisoningAttack, setting
 from thistle.attacks.roles import PANEL, expected_attackers
@@ -26,6 +28,42 @@ DataAttack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 UpdateAttack = Callable[[Tensor, torch.Generator], Tensor]
 Collusion = Callable[[Tensor], Tensor]
 DrawnCollusion = Callable[[Tensor, torch.Generator], Tensor]
+Aim = Callable[[nn.Module, Tensor, Tensor, torch.Generator], DataAttack]
+Constraint = Callable[[Tensor, nn.Module, Mapping[str, Tensor]], Tensor]
+"""(the loss of a batch, the model, the parameters that came) → the loss that is minimised."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What attackers know of earlier rounds. They pool it: whoever is asked knows what any of them saw last."""
+
+    model: Tensor
+    """x_t: the model that came now."""
+    before: Tensor | None = None
+    """The model that came when one of them was last asked; None: this is the first time."""
+    sent: Tensor | None = None
+    """The update that was sent then."""
+    number: int = 0
+    """Of that round."""
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the attack wrote down itself."""
+
+    @property
+    def step(self) -> Tensor | None:
+        """What the federation has made of the model since then."""
+        return None if self.before is None else self.model - self.before
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What an attacker sends, and what it wants to know again."""
+
+    update: Tensor
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
+    """In place of all earlier notes."""
+
+
+Recollection = Callable[[Tensor, Past, torch.Generator], Sent]
 
 
 @dataclass(frozen=True)
@@ -35,12 +73,23 @@ class Poison:
     rate: float = 1.0
     """Times the learning rate."""
     data: DataAttack | None = None
+    aim: Aim | None = None
+    """Makes `data` from the model that came and the client's own images and labels."""
+    constraint: Constraint | None = None
+    """Another loss of the same batches."""
     update: UpdateAttack | None = None
+    recollection: Recollection | None = None
+    """What becomes of the update, where that depends on earlier rounds."""
     collusion: Collusion | None = None
     drawn: DrawnCollusion | None = None
     """A collusion with noise of each colluder's own."""
     panel: int = PANEL
     """How many trainings of the panel the collusion wants to see."""
+
+    @property
+    def changes_update(self) -> bool:
+        """Whether something else is sent than what was trained."""
+        return bool(self.colludes or self.update or self.recollection)
 
     @property
     def colludes(self) -> bool:
@@ -62,11 +111,25 @@ class Facts:
     classes: int
     n: int
     f: int
+    number: int = 1
+    """Of the round."""
+    defence: Defence | None = None
+    """For those who know the rule, or the whole defence."""
 
     @classmethod
     def of(cls, experiment: Experiment, attack: Attack, classes: int) -> Facts:
         n = experiment.client.per_round
         return cls(classes, n, expected_attackers(attack, experiment.task.clients, n, experiment.seed))
+
+
+class Defence(Protocol):
+    """The server's rule in the hands of an attacker (thistle.attacks.defence)."""
+
+    def step(self, honest: Tensor, malicious: Tensor) -> Tensor:
+        """The change of the model that it makes of these updates (k×d and f×d), before any learning of the server's."""
+
+    def gradient(self) -> Tensor | None:
+        """g0 of the server's data at the model that came; None: the server has none."""
 
 
 class OnUpdate(PoisoningAttack):
@@ -119,3 +182,17 @@ class ByColluders(PoisoningAttack):
             return sent
         noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
         return sent + self.jitter * sent.norm() / noise.norm() * noise
+
+
+class ByMemory(PoisoningAttack):
+    """Sends what follows from what attackers saw and sent before."""
+
+    remembers = True
+
+    def __call__(self, own: Tensor, past: Past, generator: torch.Generator) -> Sent:
+        """What is sent instead of `own`, and what to remember besides the model and that."""
+        raise NotImplementedError
+
+    def poison(self, facts: Facts) -> Poison:
+        """Only the update."""
+        return Poison(recollection=self)

@@ -10,8 +10,10 @@ from statistics import median
 from typing import Any
 
 from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
+from thistle.experiments.settings import Attack
 from thistle.protocol.verdict import Verdict
 from thistle.server.recording.detection import Score
+from thistle.server.recording.results import accuracies, backdoor, seconds_of_defence
 
 LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried", "clipped")
@@ -39,27 +41,21 @@ class Recorder:
         """The rounds in which the model learnt nothing."""
         return [line for line in self.rounds if "kept" in line]
 
-    def summary(self, window: int) -> dict[str, Any]:
-        """The numbers of summary.json that the lines hold."""
-        accuracies = [line["accuracy"] for line in self.rounds if line.get("accuracy") is not None]
-        last = accuracies[-window:]
+    def summary(self, window: int, attack: Attack | None) -> dict[str, Any]:
+        """The numbers of summary.json that the lines hold; `attack` None: nobody knows when somebody attacked."""
         seconds = [line["seconds"] for line in self.rounds]
-        attacked = [line["robust"] for line in self.rounds if line.get("robust")][-window:]
-        robust = {name: sum(one[name] for one in attacked) / len(attacked) for name in (attacked or [{}])[0]}
-        successes = [line["attack_success"] for line in self.rounds if "attack_success" in line]
         return {
             "format": FORMAT,
             "rounds": len(self.rounds),
-            "final_accuracy": sum(last) / len(last),
-            "max_accuracy": max(accuracies),
-            **({"final_robust": robust} if robust else {}),
+            **accuracies(self.rounds, window),
             "seconds": sum(seconds),
             "seconds_per_round": median(seconds[1:] or seconds),
+            "seconds_defence": seconds_of_defence(self.rounds),
             **{key: sum(line.get(key, 0) for line in self.rounds) for key in SUMS},
             "lost_rounds": len(self.lost),
             "detection": None if self.score is None else self.score.figures(),
             **({"failed_attackers": self.score.failed_attackers} if self.score and self.score.failed_attackers else {}),
-            **({"attack_success": successes[-1]} if successes else {}),
+            **backdoor(self.rounds, attack),
         }
 
     @property

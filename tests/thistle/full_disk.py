@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-PATIENCE = 100.0
+PATIENCE = 400.0
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
     nowhere = "http://127.0.0.1:9"
     offline = {"HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "https_proxy": nowhere, "http_proxy": nowhere}
     environment = {**os.environ, **offline, "PYTHONPATH": root, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False)
 
 
 def start(*arguments: str, cwd: Path, **more: Any) -> subprocess.Popen[Any]:
@@ -179,7 +179,7 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
     for _ in range(2):
         done = thistle("run", "digits-clean", "--engine", "inline", *QUICK, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "final accuracy" in done.stdout and "run folder:" in done.stdout
+        assert "last accuracy" in done.stdout and "run folder:" in done.stdout
         assert "plan: inline" in done.stderr
     one, two = (RunFolder(tmp_path / "runs" / name) for name in ("digits-clean", "digits-clean-2"))
     assert model_sha(one) == model_sha(two)
@@ -187,17 +187,17 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
     again = thistle("run", "digits-clean", "--engine", "inline", "--name", "digits-clean", *QUICK, cwd=tmp_path)
     assert again.returncode == 2 and "thistle resume" in again.stderr
     shown = thistle("resume", "digits-clean", cwd=tmp_path)
-    assert shown.returncode == 0 and "final accuracy" in shown.stdout
+    assert shown.returncode == 0 and "last accuracy" in shown.stdout
 
 
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
     process = start("run", "digits-clean", "--engine", "inline", *QUICK, "--set=rounds=400", cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs" / "digits-clean")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(rounds(folder)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 130
     assert b"thistle resume" in errors and b"Traceback" not in errors
     assert folder.get_status()["status"] == "stopped"

@@ -17,7 +17,7 @@ from tests.federations import model_sha
 from tests.thistle.test_cli import QUICK, thistle
 from thistle.experiments.runfolder import RunFolder, read_json
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
@@ -85,7 +85,7 @@ def _there(inside: list[str]) -> Iterator[str]:
 
 
 def _wait_until(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while not there():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -98,10 +98,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except psutil.NoSuchProcess:
         family = []
     process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=90)
     for member in alive:
         member.kill()
-    process.wait(timeout=20)
+    process.wait(timeout=90)
 
 
 def test_a_run_uses_the_workers_of_both_nodes(tmp_path: Path, inside: list[str], cluster: str) -> None:

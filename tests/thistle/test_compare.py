@@ -42,7 +42,7 @@ def test_the_figures_by_hand(home: Path, tmp_path: Path) -> None:
     folder = fake(home, tmp_path, [0.2, None, 0.6, 0.5, 0.51, 0.49], 0.5, [1, 2, 3])
     figures = Finished.read(folder).figures()
     assert figures.average == pytest.approx(0.46)
-    assert (figures.final, figures.maximum) == (0.5, 0.6)
+    assert (figures.last, figures.maximum, figures.final, figures.averaged) == (0.49, 0.6, 0.5, None)
     assert figures.deviation == pytest.approx((((0.26) ** 2 + 0.14**2 + 0.04**2 + 0.05**2 + 0.03**2) / 5) ** 0.5)
     assert figures.seconds_per_round == pytest.approx(21 / 6)
     assert figures.seconds_to_maximum == 1 + 2 + 3
@@ -77,7 +77,10 @@ def test_a_table_and_a_csv_file(home: Path, tmp_path: Path) -> None:
     assert bad["attack"] == "sign-flip 50%"
     assert float(bad["final"]) == read_json(home / "bad" / "summary.json")["final_accuracy"]
     assert float(bad["tolerance"]) == pytest.approx(1 - float(bad["degradation"]))
+    summary = read_json(home / "bad" / "summary.json")
+    assert (float(bad["last"]), int(bad["averaged"])) == (summary["last_accuracy"], summary["evaluations_averaged"])
     assert "sign-flip" in done.output and "robustness quotient" in done.output
+    assert "last accuracy" in done.output and "mean of the last k evaluations" in done.output
 
 
 def refusal(*arguments: str) -> str:

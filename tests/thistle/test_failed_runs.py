@@ -12,7 +12,7 @@ from tests.thistle.test_sweep import FIXED, finished, write
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.running.dry_run import IMAGES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 BROKEN = f"""\
 from thistle.attacks.poisoning.build import Poison

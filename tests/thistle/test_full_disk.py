@@ -18,6 +18,7 @@ SMALL = ["thistle", "run", "digits-clean", "--engine=inline", "--set=rounds=40",
 OWN_MOUNTS = ["unshare", "--mount", "--map-root-user"]
 
 
+@pytest.mark.timeout(900)
 def test_a_disk_that_fills_up_costs_no_round(tmp_path: Path) -> None:
     if subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces are refused here")
@@ -26,7 +27,7 @@ def test_a_disk_that_fills_up_costs_no_round(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "tests" / "thistle" / "full_disk.py"), str(disk)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "400"}
     command = [*OWN_MOUNTS, *script, *SMALL]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
     assert "codes 2 0" in done.stdout, done.stdout + done.stderr
     assert done.stderr.count("cannot write to") == 1 and "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr and "Logging error" not in done.stderr

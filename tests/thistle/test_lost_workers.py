@@ -18,7 +18,7 @@ from thistle.engines.keeper import MARK
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 EVERYBODY = {"task.clients": 10, "client.per-round": 10, "evaluate.every": 100}
 

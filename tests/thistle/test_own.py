@@ -167,7 +167,7 @@ def test_a_run_can_be_repeated_from_its_folder_after_an_edit(here: Path) -> None
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", [{}, {"strategy.name": "mine:NearMedian", "strategy.keep": 0.7}], ids=["", "rule"])
 def test_own_code_travels_with_the_app(here: Path, strategy: dict[str, Any]) -> None:
     everything = {**OWN, **strategy, "task.name": "mine:even_or_odd", "task.server-data": "none"}

@@ -30,7 +30,7 @@ from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.terminal import progress, screen
 from thistle.terminal.progress import RunProgress
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = {**TINY, "rounds": 60}

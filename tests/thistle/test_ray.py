@@ -16,7 +16,7 @@ from tests.thistle.staged import run_staged
 from tests.thistle.test_cli import QUICK, start, thistle
 from thistle.experiments.runfolder import RunFolder, read_lines
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 ROUNDS = 60
 ARGUMENTS = ["run", "digits-clean", *QUICK, f"--set=rounds={ROUNDS}", "--set=evaluate.every=10"]
@@ -53,7 +53,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def wait_for_round(folder: RunFolder, number: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while len(rounds(folder)) < number:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -97,7 +97,7 @@ def test_sigterm_stops_and_cleans_up(tmp_path: Path) -> None:
     process = start(*ARGUMENTS, cwd=tmp_path)
     wait_for_round(RunFolder(tmp_path / "runs" / "digits-clean"), 2)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 143
     assert b"thistle resume" in errors
     assert_clean(before, patience=1)
@@ -165,6 +165,6 @@ def test_ports_are_opened_on_loopback_only(tmp_path: Path) -> None:
         if connection.status == psutil.CONN_LISTEN
     }
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
     assert listening and listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert process.returncode == 130

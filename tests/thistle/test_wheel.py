@@ -187,8 +187,8 @@ def test_a_clean_installation_runs_from_anywhere(wheel: Path, tmp_path: Path) ->
         check_both_work(home / "bin" / "python", folder, *order)
 
     three = ["--set", "rounds=3"]
-    assert "final accuracy" in call("thistle", "run", "digits-clean", "--engine", "inline", *three, "--name", "inline")
-    assert "final accuracy" in call("thistle", "run", "digits-clean", *three, "--name", "ray")
+    assert "last accuracy" in call("thistle", "run", "digits-clean", "--engine", "inline", *three, "--name", "inline")
+    assert "last accuracy" in call("thistle", "run", "digits-clean", *three, "--name", "ray")
     inline, ray = RunFolder(work / "runs" / "inline"), RunFolder(work / "runs" / "ray")
     assert len(rounds(inline)) == len(rounds(ray)) == 3
 

@@ -19,12 +19,14 @@ FIGURES = {
     "strategy": "strategy",
     "attack": "attack",
     "average": "average accuracy",
-    "final": "final accuracy",
+    "last": "last accuracy",
     "maximum": "best accuracy",
+    "final": "mean of the last k evaluations",
+    "averaged": "k",
     "deviation": "standard deviation",
     "after_convergence": "average once converged",
     "convergence": "converged in round",
-    "seconds_per_round": "seconds a round",
+    "seconds_per_round": "seconds per round",
     "seconds_to_maximum": "seconds to the best",
     "degradation": "accuracy degradation",
     "tolerance": "attack tolerance",
@@ -72,7 +74,7 @@ def _row(run: Finished, clean: Finished) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import typer
 from thistle.commands.options import NewOut, OnEngine, Workers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.results.shown import mean_of
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import claim_folder, make_experiment
 from thistle.terminal.screen import results, table
@@ -55,8 +56,10 @@ def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None
 
     attack = experiment.attack
     title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"
-    rows = [_row(STRATEGIES[name], read_json(folder.summary)) for name, folder in done.items()]
-    columns = ["strategy", "accuracy", "attackers excluded", "excluded are attackers", "s/round"]
+    summaries = {STRATEGIES[name]: read_json(folder.summary) for name, folder in done.items()}
+    rows = [_row(name, summary) for name, summary in summaries.items()]
+    mean = mean_of(summary["evaluations_averaged"] for summary in summaries.values())
+    columns = ["strategy", "last", "best", mean, "attackers excluded", "excluded are attackers", "s/round"]
     results.print(table(title, columns, rows))
     picture = home / "accuracy.png"
     draw_accuracy({STRATEGIES[name]: folder for name, folder in done.items()}, title, picture)
@@ -68,7 +71,7 @@ def _row(name: str, summary: dict[str, Any]) -> list[str]:
     detection = summary["detection"]
     return [
         name,
-        f"{summary['final_accuracy']:.1%}",
+        *(f"{summary[field]:.1%}" for field in ("last_accuracy", "max_accuracy", "final_accuracy")),
         _percent(detection["recall"]),
         _percent(detection["precision"]),
         f"{summary['seconds_per_round']:.2f}",

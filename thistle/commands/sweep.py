@@ -50,11 +50,12 @@ def list_cells(plan: Sweep, cells: Sequence[Cell]) -> None:
 def show(ended: Ended, home: Path) -> bool:
     """The tables on stdout; whether all cells finished and all that was expected held."""
     for metric in ended.grid.metrics:
-        results.print(table(f"{ended.grid.sweep.name}: {metric}, %", *ended.grid.table(metric)))
+        title = f"{ended.grid.sweep.name}: {metric}, {ended.grid.averaged}, %"
+        results.print(table(title, *ended.grid.table(metric)))
         results.print()
     if ended.start_ups:
         say(f"start-up: median {median(ended.start_ups.values()):.1f} s a cell")
-    results.print(f"tables and pictures: {home}", markup=False, soft_wrap=True)
+    results.print(f"tables (last, best, clients, classes: sweep.md) and pictures: {home}", markup=False, soft_wrap=True)
     return tell(ended.findings, ended.failed)
 
 

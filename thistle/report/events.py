@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from thistle.experiments.errors import UserError
-from thistle.report.reading import COUNTS, MEASURES, Run, read_run
+from thistle.report.reading import CLIENTS, COUNTS, MEASURES, Run, read_run
 from thistle.report.sources import distinct_names
 
 
@@ -23,7 +23,8 @@ def _write(run: Run, folder: Path) -> None:
         raise UserError("--tensorboard: TensorBoard is not installed: pip install 'thistle-fl[tensorboard]'") from None
     elapsed = 0.0
     seconds = run.columns.get("seconds", ())
-    columns = {name: run.columns[name] for name in (*MEASURES, *COUNTS) if name in run.columns}
+    clients = (f"client_accuracy.{name}" for name in CLIENTS)
+    columns = {name: run.columns[name] for name in (*MEASURES, *COUNTS, *clients) if name in run.columns}
     columns |= {f"robust/{attack}": values for attack, values in run.robust.items()}
     with SummaryWriter(str(folder)) as writer:
         for place, number in enumerate(run.columns.get("round", ())):

@@ -67,7 +67,10 @@ def _draw_runs(runs: Sequence[Run], folder: Path) -> None:
     charts: dict[str, tuple[str, Callable[[Run], Sequence[float | None]]]] = {
         "accuracy": ("test accuracy", lambda run: run.columns.get("accuracy", ())),
         "loss": ("test loss", lambda run: run.columns.get("loss", ())),
-        "seconds": ("seconds a round", lambda run: run.columns.get("seconds", ())),
+        "worst-client": ("worst honest client", lambda run: run.columns.get("client_accuracy.worst", ())),
+        "backdoor": ("success of the backdoor", lambda run: run.columns.get("attack_success", ())),
+        "seconds": ("seconds per round", lambda run: run.columns.get("seconds", ())),
+        "defence": ("seconds of the defence", lambda run: run.columns.get("seconds_defence", ())),
         "traffic": (
             "MB sent by clients",
             lambda run: [None if one is None else one / 1e6 for one in run.columns.get("bytes_up", ())],

@@ -26,6 +26,7 @@ MEASURES = (
     "lr",
     "seconds",
     "seconds_clients",
+    "seconds_defence",
     "bytes_up",
     "bytes_down",
     "accepted",
@@ -40,6 +41,7 @@ HUGE = 1e300
 DEEP = 20
 """Levels of what is shown as it stands: settings and summaries have three."""
 COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
+CLIENTS = ("worst", "p10", "mean")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class Run:
     message: str
     experiment: Mapping[str, Any]
     columns: Mapping[str, Sequence[float | None]]
-    """By measure, one value a round; `round` and the counts of `detection` among them."""
+    """By measure, one value a round; `round`, the counts of `detection` and `client_accuracy.worst` among them."""
     robust: Mapping[str, Sequence[float | None]]
     """By attack, one value a round."""
     withstood: Mapping[str, float]
     """By attack, of the final model: robustness.json, or else summary.json."""
+    by_class: Sequence[float | None]
+    """Accuracy at the last evaluation, in the order of the classes."""
     summary: Mapping[str, Any]
     changed: float = 0.0
     """When a round was last written, in seconds since 1970."""
@@ -128,8 +132,8 @@ def read_run(folder: Path, name: str) -> Run:
     if gone:
         status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
-    counts = [line["detection"] if isinstance(line.get("detection"), dict) else {} for line in lines]
-    columns |= {count: [number(one.get(count)) for one in counts] for count in COUNTS}
+    columns |= _nested(lines, "detection", {count: count for count in COUNTS})
+    columns |= _nested(lines, "client_accuracy", {f"client_accuracy.{name}": name for name in CLIENTS})
     return Run(
         id=run_id(folder),
         name=name,
@@ -139,6 +143,7 @@ def read_run(folder: Path, name: str) -> Run:
         columns={measure: values for measure, values in columns.items() if any(v is not None for v in values)},
         robust=_robust(lines),
         withstood=_withstood(folder, summary, problems),
+        by_class=_by_class(lines),
         summary=summary,
         changed=_changed(folder),
         problems=problems,
@@ -206,8 +211,25 @@ def is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
+def _dicts(lines: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """That field of every line; empty where it is something else, or absent."""
+    return [line[name] if isinstance(line.get(name), dict) else {} for line in lines]
+
+
+def _nested(lines: Sequence[dict[str, Any]], name: str, columns: Mapping[str, str]) -> dict[str, list[float | None]]:
+    """Columns of numbers that lie below the field `name`."""
+    of_lines = _dicts(lines, name)
+    return {column: [number(one.get(key)) for one in of_lines] for column, key in columns.items()}
+
+
+def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
+    """Of the last line that has it."""
+    lists = (line.get("class_accuracy") for line in reversed(lines))
+    return [number(value) for value in next((one for one in lists if isinstance(one, list)), [])]
+
+
 def _robust(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
-    of_lines = [line["robust"] if isinstance(line.get("robust"), dict) else {} for line in lines]
+    of_lines = _dicts(lines, "robust")
     attacks = dict.fromkeys(attack for one in of_lines for attack in one)
     return {attack: [number(one.get(attack)) for one in of_lines] for attack in attacks}
 

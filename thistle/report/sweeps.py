@@ -19,6 +19,7 @@ from thistle.experiments.errors import UserError
 from thistle.report.reading import Run, inside, number, read_run
 from thistle.report.statistics import LEVEL, holm, mean_and_error, welch
 from thistle.report.stress import read_stress
+from thistle.results.shown import FIGURES, mean_of
 from thistle.sweeps.cells import show
 
 SKEW = ("task.alpha", "task.partition", "task.shards")
@@ -100,7 +101,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def _values(run: Run) -> dict[str, float]:
-    """What is compared: the final accuracy, and the accuracy under each evasion attack."""
+    """What is compared: accuracy, and accuracy under each evasion attack; both as means of the last evaluations."""
     final = number(run.summary.get("final_accuracy"))
     if run.status != "finished" or final is None:
         return {}
@@ -186,6 +187,7 @@ def curve(group: Group, measure: str = "accuracy") -> dict[str, list[float]]:
 
 def as_page(sweep: Sweep) -> dict[str, Any]:
     """The sweep as the page wants it."""
+    finished = [run for group in sweep.groups for run in group.runs if run.status == "finished"]
     maps, bests = [], []
     for measure in sweep.measures:
         for rows, columns in sweep.pairs():
@@ -200,6 +202,8 @@ def as_page(sweep: Sweep) -> dict[str, Any]:
         "axes": sweep.axes,
         "strategy": sweep.strategy,
         "measures": sweep.measures,
+        "averaged": mean_of(number(run.summary.get("evaluations_averaged")) for run in finished),
+        "further": _further(sweep),
         "table": [{"axes": group.axes, "seeds": len(group.runs), "values": _row(group)} for group in sweep.groups],
         "maps": maps,
         "bests": bests,
@@ -212,7 +216,26 @@ def as_page(sweep: Sweep) -> dict[str, Any]:
 
 
 def _row(group: Group) -> dict[str, Any]:
-    return {
-        measure: dict(zip(("mean", "error", "seeds"), (*mean_and_error(values), len(values)), strict=True))
-        for measure, values in group.values.items()
-    }
+    return {measure: _cell(values) for measure, values in group.values.items()}
+
+
+def _cell(values: Sequence[float]) -> dict[str, Any]:
+    return dict(zip(("mean", "error", "seeds"), (*mean_and_error(values), len(values)), strict=True))
+
+
+def _further(sweep: Sweep) -> list[dict[str, Any]]:
+    """What was measured besides, one column per figure: its name, unit, and a cell for each group (None: nothing)."""
+    columns = []
+    for figure in FIGURES:
+        values = [
+            [
+                value
+                for run in group.runs
+                if run.status == "finished" and (value := number(figure.of(run.summary))) is not None
+            ]
+            for group in sweep.groups
+        ]
+        cells = [_cell(one) if one else None for one in values]
+        if any(cells):
+            columns.append({"name": figure.name, "unit": figure.unit, "cells": cells})
+    return columns

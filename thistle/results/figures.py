@@ -20,8 +20,12 @@ class Figures:
     """What a run came to by itself."""
 
     average: float
-    final: float
+    last: float
     maximum: float
+    final: float
+    """The mean of the last k evaluations."""
+    averaged: int | None
+    """k; None: a run of an older version, which did not say."""
     deviation: float
     seconds_per_round: float
     seconds_to_maximum: float
@@ -49,6 +53,7 @@ class Finished:
     final: float
     malicious: float
     """The share of clients that attacked."""
+    averaged: int | None = None
 
     @classmethod
     def read(cls, folder: RunFolder) -> Finished:
@@ -64,7 +69,8 @@ class Finished:
         if truth["malicious"] is None:
             raise UserError(f"{folder.path}: a deployed run, of which nobody knows who attacked: nothing to compare by")
         share = len(truth["malicious"]) / experiment.task.clients if experiment.attack.kind != "none" else 0.0
-        return cls(folder, experiment, rounds, float(summary["final_accuracy"]), share)
+        final, averaged = float(summary["final_accuracy"]), summary.get("evaluations_averaged")
+        return cls(folder, experiment, rounds, final, share, averaged)
 
     def figures(self) -> Figures:
         """The run by itself; averages are over its evaluations."""
@@ -73,8 +79,10 @@ class Finished:
         best, converged = accuracies.index(max(accuracies)), converged_at(accuracies)
         return Figures(
             average=fmean(accuracies),
-            final=self.final,
+            last=accuracies[-1],
             maximum=max(accuracies),
+            final=self.final,
+            averaged=self.averaged,
             deviation=pstdev(accuracies),
             seconds_per_round=fmean(line["seconds"] for line in self.rounds),
             seconds_to_maximum=sum(line["seconds"] for line in self.rounds if line["round"] <= evaluated[best][0]),

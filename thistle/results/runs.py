@@ -11,6 +11,7 @@ from thistle.commands.resume import find_run
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment, flatten_tables
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.results.shown import accuracy_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The result: `final_accuracy`, `model_sha256` and so on (docs/run-folder.md)."""
+        """The result: `last_accuracy`, `model_sha256` and so on (docs/run-folder.md)."""
         if not self._files.summary.is_file():
             raise UserError(f"{self.folder}: the run is {self.status} and has no summary yet")
         return dict(read_json(self._files.summary))
@@ -113,7 +114,7 @@ class Run:
         if self._files.experiment.is_file():
             facts.append(f"{self.experiment.strategy.name} on {self.experiment.task.name}")
         if self._files.summary.is_file():
-            facts.append(f"{self.summary['rounds']} rounds, accuracy {self.summary['final_accuracy']:.4f}")
+            facts.append(f"{self.summary['rounds']} rounds, {accuracy_line(self.summary)}")
         else:
             facts.append(f"{len(self.metrics)} rounds")
         return f"<Run {self.name}: {', '.join(facts)}; {self.folder}>"

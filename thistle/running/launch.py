@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thistle.engines.flower_programs import EngineError
 from thistle.engines.superlink import PrivateSuperLink, check_address
@@ -16,6 +16,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.extras import require
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
+from thistle.results import shown
 from thistle.running.prepare import claim_folder, cores
 from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, decoding, results, say, table
@@ -163,15 +164,32 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
     """The result on stdout: a small table and where everything is (`where`, if that is not this folder)."""
     summary = read_json(folder.summary)
     rows = [
-        ["final accuracy", f"{summary['final_accuracy']:.4f}"],
-        ["best accuracy", f"{summary['max_accuracy']:.4f}"],
+        *([name, f"{value:.4f}"] for name, value in shown.accuracies(summary).items()),
         *([f"under {name}", f"{value:.4f}"] for name, value in summary.get("final_robust", {}).items()),
+        *_further(summary),
         ["rounds", f"{summary['rounds']}"],
         *([["lost rounds", f"{summary['lost_rounds']}"]] if summary.get("lost_rounds") else []),
-        ["seconds a round", f"{summary['seconds_per_round']:.3f}"],
+        ["seconds per round", f"{summary['seconds_per_round']:.3f}"],
+        *(
+            [["seconds of the defence", f"{defence:.3f}"]]
+            if (defence := summary.get("seconds_defence")) is not None
+            else []
+        ),
         ["rejected, failed", f"{summary['rejected']}, {summary['failed']}"],
         *([["clipped", f"{summary['clipped']}"]] if summary.get("clipped") else []),
         ["model sha256", summary["model_sha256"][:16]],
     ]
     results.print(table("", ["", ""], rows))
     results.print(f"run folder: {where or folder.path}", markup=False, soft_wrap=True)
+
+
+def _further(summary: dict[str, Any]) -> Iterator[list[str]]:
+    """Classes, clients and backdoor, where they were measured."""
+    if worst := shown.worst_class(summary):
+        yield ["worst class", f"{worst[1]:.4f} (class {worst[0]})"]
+    if clients := summary.get("client_accuracy"):
+        yield ["honest clients: worst, 10th percentile", f"{clients['worst']:.4f}, {clients['p10']:.4f}"]
+    if "attack_success" in summary:
+        yield ["backdoor success", f"{summary['attack_success']:.4f}"]
+    if lifespan := shown.lifespan(summary):
+        yield ["backdoor lifespan", lifespan]

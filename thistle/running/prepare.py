@@ -147,12 +147,14 @@ def settle(
     if not flat.get("runtime.workers"):
         flat["runtime.workers"] = cores()
     from thistle.attacks.checks import check_attack, resolve_attack
+    from thistle.attacks.defence import check_defence
     from thistle.client.terms import check_training
     from thistle.strategies.build import resolve
 
     experiment = resolve_attack(resolve(Experiment.of(flat), deployed))
     check_training(experiment.client)
     check_attack(experiment.attack, experiment.task.clients, experiment.rounds)
+    check_defence(experiment)
     check_evaluation(experiment.evaluate)
     _check_who_attacks(flat)
     if deployed and experiment.run.until:

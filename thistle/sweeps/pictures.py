@@ -1,4 +1,4 @@
-"""A sweep in two pictures: accuracy over rounds and final accuracy over an axis, with standard errors."""
+"""A sweep in two pictures: accuracy over rounds and at the end over an axis, with standard errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def draw_curves(grid: Grid, path: Path) -> None:
 
 
 def draw_final(grid: Grid, path: Path) -> None:
-    """Final accuracy over the axis that goes across, or else the first: lines over numbers, bars over names."""
+    """Accuracy at the end over the axis that goes across, or else the first: lines over numbers, bars over names."""
     axis = grid.across or (grid.sweep.axes[0] if grid.sweep.axes else None)
     if axis is None:
         return
@@ -60,7 +60,7 @@ def draw_final(grid: Grid, path: Path) -> None:
                 axes.set_xticks(
                     range(len(axis.values)), [show(value) for value in axis.values], rotation=30, ha="right"
                 )
-        axes.set(xlabel=axis.name, ylabel="final accuracy", title=metric, ylim=(0, 1))
+        axes.set(xlabel=axis.name, ylabel=grid.averaged, title=metric, ylim=(0, 1))
         axes.grid(alpha=0.3)
     _save(figure, panels, grid, path)
 

@@ -16,6 +16,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.text import last_line, printable
+from thistle.results.shown import accuracy_line
 from thistle.sweeps.cells import Cell, check_folder
 from thistle.terminal.progress import Bar, RunProgress
 from thistle.terminal.screen import is_live, messages
@@ -158,7 +159,7 @@ class Scheduler:
         lost = f", {summary['lost_rounds']} of them lost" if summary["lost_rounds"] else ""
         early = "" if summary["ended"] == "rounds" else f", ended by {summary['ended']}"
         messages.print(
-            f"{count} {escape(cell.label)}: accuracy {summary['final_accuracy']:.4f} "
+            f"{count} {escape(cell.label)}: {accuracy_line(summary)} "
             f"after {summary['rounds']} rounds{lost}, {summary['seconds']:.1f} s{early}"
         )
 

@@ -12,15 +12,26 @@ from typing import Any
 from thistle.experiments.runfolder import read_json, write_atomically, write_json
 from thistle.experiments.settings import Value
 from thistle.report.statistics import mean_and_error
+from thistle.results.shown import FIGURES as MEASURED
+from thistle.results.shown import Figure, lifespan, mean_of
 from thistle.sweeps.cells import Cell, show
 from thistle.sweeps.expectations import Finding
 from thistle.sweeps.files import Axis, Sweep
 
 FORMAT = 1
-FIGURES = ("ended", "rounds", "final_accuracy", "max_accuracy", "attack_success")
+FIGURES = ("ended", "rounds", "last_accuracy", "max_accuracy", "final_accuracy", "evaluations_averaged")
+BACKDOOR = ("attack_success", "backdoor_lifespan", "backdoor_lifespan_reason")
+CLIENTS = ("worst", "p10", "mean")
 DETECTION = ("precision", "recall", "honest_excluded")
 COUNTS = ("bytes_up", "bytes_down", "rejected", "failed", "model_sha256")
-TIMES = ("id", "seconds", "seconds_per_round", "start_up")
+TIMES = ("id", "seconds", "seconds_per_round", "start_up", "seconds_defence")
+
+
+ABOUT = (
+    "In %; a lifespan in rounds, over the seeds in which it ended. Accuracies by class and by client are those of the "
+    "last evaluation; precision, recall and honest excluded are over all rounds. Seconds are in times.csv."
+)
+FURTHER = [figure for figure in MEASURED if figure.unit != "seconds"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class Result:
 
     @property
     def figures(self) -> dict[str, float] | None:
-        """What tables and expectations compare: accuracy, and accuracy under each attack at test time."""
+        """What tables and expectations compare: accuracy, and accuracy under each attack at test time; both as means
+        of the run's last evaluations."""
         if self.summary is None:
             return None
         return {"accuracy": self.summary["final_accuracy"], **self.summary.get("final_robust", {})}
@@ -68,11 +80,13 @@ def write_plan(sweep: Sweep, cells: Sequence[Cell], home: Path) -> None:
 def make_rows(sweep: Sweep, results: Sequence[Result]) -> list[dict[str, Any]]:
     """One row per cell, in the order of the grid; None where a cell has no such figure."""
     attacks = sorted({name for result in results for name in (result.summary or {}).get("final_robust", {})})
-    return [_row(sweep, result, attacks) for result in results]
+    classes = max((len((result.summary or {}).get("class_accuracy", ())) for result in results), default=0)
+    return [_row(sweep, result, attacks, classes) for result in results]
 
 
-def _row(sweep: Sweep, result: Result, attacks: Sequence[str]) -> dict[str, Any]:
+def _row(sweep: Sweep, result: Result, attacks: Sequence[str], classes: int) -> dict[str, Any]:
     cell, found = result.cell, result.summary or {}
+    by_class = dict(enumerate(found.get("class_accuracy", ())))
     status = "finished" if result.summary else cell.folder.get_status().get("status", "waiting")
     return {
         "id": cell.id,
@@ -81,8 +95,11 @@ def _row(sweep: Sweep, result: Result, attacks: Sequence[str]) -> dict[str, Any]
         "status": status,
         **{name: found.get(name) for name in FIGURES},
         **{f"robust.{name}": found.get("final_robust", {}).get(name) for name in attacks},
+        **{name: found.get(name) for name in BACKDOOR},
+        **{f"client_accuracy.{name}": found.get("client_accuracy", {}).get(name) for name in CLIENTS},
         **{name: found.get("detection", {}).get(name) for name in DETECTION},
         **{name: found.get(name) for name in COUNTS},
+        **{f"class_accuracy.{number}": by_class.get(number) for number in range(classes)},
     }
 
 
@@ -105,7 +122,9 @@ def write_times(results: Sequence[Result], start_ups: Mapping[str, float], home:
     for result in results:
         if result.summary:
             name, found = result.cell.id, result.summary
-            rows.append([name, f"{found['seconds']:.2f}", f"{found['seconds_per_round']:.4f}", known.get(name, "")])
+            defence = found.get("seconds_defence")
+            took = [f"{found['seconds']:.2f}", f"{found['seconds_per_round']:.4f}", known.get(name, "")]
+            rows.append([name, *took, "" if defence is None else f"{defence:.4f}"])
     _write_rows(path, rows)
 
 
@@ -142,6 +161,30 @@ class Grid:
         """What was measured in any of the cells."""
         return list(dict.fromkeys(name for result in self.results for name in result.figures or ()))
 
+    @property
+    def averaged(self) -> str:
+        """What the metrics are, in words."""
+        return mean_of(result.summary.get("evaluations_averaged") for result in self.results if result.summary)
+
+    def further(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of everything else that was measured: one row per point of the grid. No seconds: the same
+        sweep gives the same table."""
+        axes = [axis.name for axis in self.sweep.axes]
+        points = list(dict.fromkeys(tuple((name, result.cell.axes[name]) for name in axes) for result in self.results))
+        columns = {figure.name: [self._spread(dict(point), figure) for point in points] for figure in FURTHER}
+        known = {name: column for name, column in columns.items() if set(column) != {"–"}}
+        names = [[show(value) for _, value in point] for point in points]
+        rows = [[*name, *cells] for name, *cells in zip(names, *known.values(), strict=True)]
+        return [*axes, *known], rows
+
+    def _spread(self, axes: Mapping[str, Value], figure: Figure) -> str:
+        """Mean ± standard error; of a lifespan that no seed has, why."""
+        summaries = [result.summary for result in self.results if result.summary and result.cell.axes == axes]
+        values = [value for summary in summaries if (value := figure.of(summary)) is not None]
+        if not values and figure.unit == "rounds":
+            return ", ".join(sorted({lifespan(summary) for summary in summaries} - {""})) or "–"
+        return spread(values, len(self.sweep.seeds), 100 if figure.unit == "share" else 1)
+
     def table(self, metric: str) -> tuple[list[str], list[list[str]]]:
         """Header and rows of mean ± standard error in per cent."""
         across, down = self.across, self.down
@@ -161,25 +204,28 @@ class Grid:
         return [figures[metric] for figures in found if figures and metric in figures]
 
 
-def spread(values: Sequence[float], wanted: int) -> str:
-    """`91.2 ± 0.4` in per cent: mean and standard error; how many there are where some are missing."""
+def spread(values: Sequence[float], wanted: int, times: float = 100) -> str:
+    """`91.2 ± 0.4`, in per cent unless told: mean and standard error; how many there are where some are missing."""
     if not values:
         return "–"
     mean, error = mean_and_error(values)
-    around = "" if error is None else f" ± {100 * error:.1f}"
+    around = "" if error is None else f" ± {times * error:.1f}"
     missing = f" ({len(values)} of {wanted})" if len(values) < wanted else ""
-    return f"{100 * mean:.1f}{around}{missing}"
+    return f"{times * mean:.1f}{around}{missing}"
 
 
 def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str, str], home: Path) -> None:
-    """sweep.md: a table for each metric, then what was expected, then what went wrong."""
+    """sweep.md: a table for each metric, then everything else in one, what was expected, and what went wrong."""
     sweep = grid.sweep
     seeds = ", ".join(map(str, sweep.seeds))
-    parts = [f"# {sweep.name}", sweep.about, f"Accuracy in %, mean ± standard error over the seeds {seeds}."]
+    about = f"Accuracy in %: each run's {grid.averaged}, then mean ± standard error over the seeds {seeds}."
+    parts = [f"# {sweep.name}", sweep.about, about]
     if grid.across:
         parts[-1] += f" Columns: {grid.across.name}."
     for metric in grid.metrics:
         parts += [f"## {metric}", markdown(*grid.table(metric))]
+    if grid.metrics:
+        parts += ["## Further figures", f"{ABOUT} Averaged is the {grid.averaged}.", markdown(*grid.further())]
     if findings:
         parts += ["## Expected", "\n".join(f"- {describe(finding)}" for finding in findings)]
     if failed:

@@ -1,4 +1,4 @@
-// Sections about runs: the overview, curves, detection, robust accuracy, cost, settings.
+// Sections about runs: the overview, curves, detection, accuracy by class and under attack, cost, settings.
 
 const hidden = new Set();      // ids of runs that the reader has switched off
 const places = new Map();      // id → place in the colours, which stays when runs come and go
@@ -12,8 +12,10 @@ const column = (run, name) => run.columns[name] ?? [];
 const last = (values) => values.findLast((value) => value != null);
 const some = (runs, name) => runs.some((run) => column(run, name).length > 0);
 
-function finalAccuracy(run) {
-  return run.summary.final_accuracy ?? last(column(run, "accuracy"));
+// The mean over the last k evaluations, which a run says of itself when it is over.
+function meanOfLast(run) {
+  const {final_accuracy: mean, evaluations_averaged: k} = run.summary;
+  return mean == null ? "–" : percent(mean) + (k == null ? "" : ` (k = ${k})`);
 }
 
 function state(run) {
@@ -21,22 +23,43 @@ function state(run) {
 }
 
 function overview(runs) {
-  const head = ["run", "state", "rounds", "task", "strategy", "attack", "accuracy", "best", "weakest under attack", "precision", "recall", "s / round", "sent up"];
+  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision", "recall", "s / round", "sent up"];
   const rows = runs.map((run) => {
     const x = run.experiment, found = run.summary.detection ?? detected(run).total;
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
     const seconds = column(run, "seconds").slice(1).sort((a, b) => a - b);
     return [run.name, state(run), `${last(column(run, "round")) ?? 0} / ${x.rounds ?? "?"}`, x["task.name"] ?? "–", x["strategy.name"] ?? "–",
       x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
-      percent(finalAccuracy(run)), percent(run.summary.max_accuracy ?? best(column(run, "accuracy"))),
+      percent(last(column(run, "accuracy"))), percent(best(column(run, "accuracy"))), meanOfLast(run),
       robust ? `${robust[0]} ${percent(robust[1])}` : "–", percent(found.precision), percent(found.recall),
       decimal(seconds[Math.floor(seconds.length / 2)]), size(sum(column(run, "bytes_up")))];
   });
-  const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));
   const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
     .filter(Boolean).map((text) => el("p", {class: "problem"}, `${run.name}: ${text}`)));
-  return section("overview", "Overview", table(kept.map((i) => head[i]), rows.map((row) => kept.map((i) => row[i])),
-    kept.map((i, at) => [2, 6, 7, 8, 9, 10, 11, 12].includes(i) ? at : -1)), ...notes);
+  return section("overview", "Overview", known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
+}
+
+// A table without the columns of which no row knows anything.
+function known(head, rows, isNumber) {
+  const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));
+  return table(kept.map((i) => head[i]), rows.map((row) => kept.map((i) => row[i])), kept.map((i, at) => isNumber(i) ? at : -1));
+}
+
+// What reviewers ask for beside accuracy, at the last evaluation; nothing where no run has measured it.
+function further(runs) {
+  const head = ["run", "worst class", "worst client", "10th percentile of clients", "mean of clients", "backdoor success", "backdoor lifespan", "s of the defence / round"];
+  const rows = runs.map((run) => {
+    const classes = run.by_class.map((value, i) => [value, i]).filter(([value]) => value != null).sort((a, b) => a[0] - b[0])[0];
+    const client = (name) => percent(last(column(run, `client_accuracy.${name}`)));
+    const defence = column(run, "seconds_defence").filter((value) => value != null).sort((a, b) => a - b);
+    return [run.name, classes ? `${percent(classes[0])} (class ${classes[1]})` : "–", client("worst"), client("p10"), client("mean"),
+      percent(last(column(run, "attack_success"))), lifespan(run.summary), decimal(run.summary.seconds_defence ?? defence[Math.floor(defence.length / 2)])];
+  });
+  return rows.some((row) => row.slice(1).some((cell) => cell !== "–")) ? known(head, rows, (i) => i > 0) : null;
+}
+
+function lifespan({backdoor_lifespan: rounds, backdoor_lifespan_reason: reason}) {
+  return rounds != null ? `${rounds} rounds` : reason ?? "–";
 }
 
 const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
@@ -86,7 +109,7 @@ function diverged() {
 }
 
 function curves() {
-  const shown = {along: "round", loss: "loss", log: diverged(), attack: ""};
+  const shown = {along: "round", loss: "loss", log: diverged(), attack: "", client: "worst"};
   const accuracy = lineCard("Accuracy on the test set", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, column(run, "accuracy"))));
   const loss = lineCard("Loss", () => ({x: ALONG[shown.along][0], y_axis_type: shown.log ? "log" : "linear"}),
@@ -97,12 +120,15 @@ function curves() {
     () => data.runs.map((run) => along(run, shown.along, run.robust[shown.attack] ?? [])));
   const success = !some(data.runs, "attack_success") ? null : lineCard("Success of the backdoor", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, column(run, "attack_success"))));
-  const all = [accuracy, loss, robust, success].filter(Boolean);
+  const clients = !some(data.runs, "client_accuracy.worst") ? null : lineCard("Honest clients, each on a test split of its own", () => ({x: ALONG[shown.along][0], format: percent}),
+    () => data.runs.map((run) => along(run, shown.along, column(run, `client_accuracy.${shown.client}`))));
+  const all = [accuracy, loss, clients, robust, success].filter(Boolean);
   const change = (key) => (value) => { shown[key] = value; all.forEach((one) => one.again(true)); };
   const controls = el("div", {class: "controls"},
     choice("along", [["round", "rounds"], ["seconds", "time"], ["bytes", "traffic"]], "round", change("along")),
     choice("loss", [["loss", "on the test set"], ["train_loss", "in training"]], "loss", change("loss")),
     check("logarithmic", shown.log, change("log")),
+    clients ? choice("clients", [["worst", "the worst"], ["p10", "10th percentile"], ["mean", "mean"]], "worst", change("client")) : null,
     robust ? choice("adversarial examples", attacks.map((attack) => [attack, attack]), shown.attack, change("attack")) : null);
   return {
     section: section("curves", "Accuracy and loss", controls, el("div", {class: "cards"}, all.map((one) => one.card))),
@@ -142,27 +168,31 @@ function detection() {
   };
 }
 
-function robustBars() {
-  const host = el("div", {class: "chart"}), place = section("robust", "Accuracy under attack, final model", card("", host));
+const robustBars = () => bars("robust", "Accuracy under attack, final model", "accuracy of the final models under each attack", (run) => run.withstood);
+const classBars = () => bars("classes", "Accuracy by class, last evaluation", "accuracy of each class at the last evaluation",
+  (run) => Object.fromEntries(run.by_class.map((value, i) => [`class ${i}`, value]).filter(([, value]) => value != null)));
+
+// A section with bars: `valuesOf` gives a run's values by category.
+function bars(id, title, label, valuesOf) {
+  const host = el("div", {class: "chart"}), place = section(id, title, card("", host));
   let chart = null;
   return {section: place, again() {
-    const runs = data.runs.filter((run) => !hidden.has(run.id) && Object.keys(run.withstood).length);
-    const categories = [...new Set(data.runs.flatMap((run) => Object.keys(run.withstood)))];
+    const runs = data.runs.filter((run) => !hidden.has(run.id) && Object.keys(valuesOf(run)).length);
+    const categories = [...new Set(data.runs.flatMap((run) => Object.keys(valuesOf(run))))];
     place.hidden = categories.length === 0;
-    const drawn = JSON.stringify([runs.map((run) => [run.id, run.withstood])]);
+    const drawn = JSON.stringify([runs.map((run) => [run.id, valuesOf(run)])]);
     if (place.hidden || drawn === host.dataset.drawn) return;
     chart?.remove();
     empty(host);
     host.dataset.drawn = drawn;
-    chart = new Bars(host, {label: "accuracy of the final models under each attack", categories,
-      series: runs.map((run) => ({...style(run), values: run.withstood}))});
+    chart = new Bars(host, {label, categories, series: runs.map((run) => ({...style(run), values: valuesOf(run)}))});
   }};
 }
 
 function cost() {
   const shown = {total: "each"};
   const values = (run, name, unit) => (shown.total === "each" ? column(run, name) : running(column(run, name))).map((value) => value / unit);
-  const measures = [["seconds", "Seconds", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
+  const measures = [["seconds", "Seconds", 1], ["seconds_defence", "Seconds of the defence", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
   const all = measures.map(([name, title, unit]) => lineCard(title, () => ({height: 240}),
     () => data.runs.map((run) => along(run, "round", values(run, name, unit)))));
   const controls = el("div", {class: "controls"}, choice("show", [["each", "each round"], ["total", "in total"]], "each",

@@ -13,11 +13,12 @@ function sweepSections(sweep, number) {
   made.push(section(id, `Sweep: ${sweep.name}`, head));
   if (sweep.maps.length) made.push(sweepMaps(sweep, id, measured));
   if (sweep.curves.some((one) => one.rounds.length)) made.push(sweepCurves(sweep, id));
-  made.push(section(`${id}-table`, "All results", el("p", {class: "quiet"}, "Mean over seeds ± one standard error."), table(
+  made.push(section(`${id}-table`, "All results", el("p", {class: "quiet"}, `Accuracy is the ${sweep.averaged} of each run. Mean over seeds ± one standard error.`), table(
     [...Object.keys(sweep.axes), ...sweep.measures, "seeds"],
     sweep.table.map((row) => [...Object.keys(sweep.axes).map((key) => row.axes[key] ?? "–"), ...sweep.measures.map((name) => withError(row.values[name])),
       `${Math.max(0, ...Object.values(row.values).map((one) => one.seeds))} of ${row.seeds}`]),
     [...sweep.measures.map((_, i) => Object.keys(sweep.axes).length + i), Object.keys(sweep.axes).length + sweep.measures.length])));
+  if (sweep.further.length) made.push(furtherTable(sweep, id));
   return made;
 }
 
@@ -33,6 +34,19 @@ function worstCases(stress, id) {
     el("p", {class: "quiet"}, "The worst of all attacks that were tried, each with all seeds: mean ± one standard error. There may be worse ones that nobody tried."),
     el("details", {}, el("summary", {}, `all ${tried.length} candidates`), table([...head, "after short run", "rung", "seeds"], tried, [2, 3, 4, 5, 6])),
     stress.left_out.map((text) => el("p", {class: "quiet"}, `Left out: ${text}`)));
+}
+
+// Everything else that was measured, in a table of its own.
+function furtherTable(sweep, id) {
+  const keys = Object.keys(sweep.axes);
+  const plain = (cell) => cell.error == null ? decimal(cell.mean) : `${decimal(cell.mean)} ± ${decimal(cell.error, 2)}`;
+  const text = (cell, unit, seeds) => cell == null ? "–"
+    : (unit === "share" ? withError(cell) : plain(cell)) + (unit === "rounds" && cell.seeds < seeds ? ` (${cell.seeds} of ${seeds})` : "");
+  return section(`${id}-further`, "Further figures", el("p", {class: "quiet"},
+    `Clients and classes at the last evaluation; averaged is the ${sweep.averaged}. A lifespan is over the seeds in which the backdoor fell below 50 %. Mean over seeds ± one standard error.`),
+    table([...keys, ...sweep.further.map((one) => one.name)],
+      sweep.table.map((row, i) => [...keys.map((key) => row.axes[key] ?? "–"), ...sweep.further.map((one) => text(one.cells[i], one.unit, row.seeds))]),
+      sweep.further.map((_, i) => keys.length + i)));
 }
 
 function sweepMaps(sweep, id, chosen) {

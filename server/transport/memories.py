@@ -1,0 +1,98 @@
+"""What simulated attackers remember, carried for them: a simulated client has no place of its own.
+
+The server looks into none of it. It keeps what attackers wrote down last, in common, and for each of them how often it
+was asked; both go along with the next request to an attacker, and into the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from thistle.attacks.registry import find
+from thistle.attacks.roles import attackers, remembers
+from thistle.experiments.experiment import Experiment
+from thistle.protocol.layout import view
+from thistle.protocol.records import DEFENCE, MEMORY, TIMES
+from thistle.server.transport.reply import Reply
+
+COUNTS = "asked/"
+"""Before a client's id in the checkpoint."""
+
+
+@dataclass
+class Memories:
+    """Of the attackers of one experiment."""
+
+    experiment: Experiment
+    common: dict[str, np.ndarray] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+    """How often each attacker was asked."""
+
+    @property
+    def _attackers(self) -> frozenset[int]:
+        return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
+
+    def add(self, messages: Sequence[Message], state: Mapping[str, object]) -> Sequence[Message]:
+        """The requests with what each attacker remembers, and with the strategy's state for those who know it."""
+        attack = self.experiment.attack
+        shared: dict[str, ArrayRecord] = {}
+        if find(attack.kind).knows == "defence":
+            arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+            shared[DEFENCE] = _record(arrays)
+        if not shared and not remembers(attack):
+            return messages
+        return [self._with_memory(message, shared) for message in messages]
+
+    def _with_memory(self, message: Message, shared: Mapping[str, ArrayRecord]) -> Message:
+        client = message.metadata.dst_node_id
+        if client not in self._attackers:
+            return message
+        own = {TIMES: np.array(self.asked.get(client, 0))}
+        memory = {MEMORY: _record({**self.common, **own})} if remembers(self.experiment.attack) else {}
+        content = RecordDict({**message.content, **shared, **memory})
+        added = Message(content, dst_node_id=client, message_type=message.metadata.message_type)
+        added.metadata.group_id, added.metadata.ttl = message.metadata.group_id, message.metadata.ttl
+        return added
+
+    def take(self, replies: Iterable[Reply]) -> list[Reply]:
+        """The replies without what attackers want to know again, which is kept; the lowest id has the last word."""
+        found = sorted(replies, key=lambda reply: -reply.client)
+        for reply in found:
+            if reply.records is not None and reply.client in self._attackers and MEMORY in reply.records:
+                self._keep(reply.client, reply.records[MEMORY])
+        return [_without_memory(reply) for reply in replies]
+
+    def _keep(self, client: int, record: object) -> None:
+        assert isinstance(record, ArrayRecord)
+        arrays = {name: np.array(view(array)) for name, array in record.items()}
+        self.asked[client] = int(arrays.pop(TIMES))
+        self.common = arrays or self.common
+
+    def attacking(self, client: int) -> bool:
+        """Whether this attacker's turn to behave was over when it was last asked."""
+        return self.asked.get(client, 0) > self.experiment.attack.honest_first
+
+    def state(self) -> dict[str, np.ndarray]:
+        """For the checkpoint."""
+        return {**self.common, **{f"{COUNTS}{client}": np.array(count) for client, count in self.asked.items()}}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """From a checkpoint."""
+        self.common = {name: array for name, array in state.items() if not name.startswith(COUNTS)}
+        self.asked = {
+            int(name.removeprefix(COUNTS)): int(array) for name, array in state.items() if name.startswith(COUNTS)
+        }
+
+
+def _record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.array(array, order="C")) for name, array in arrays.items()})
+
+
+def _without_memory(reply: Reply) -> Reply:
+    if reply.records is None or MEMORY not in reply.records:
+        return reply
+    return replace(reply, records={name: record for name, record in reply.records.items() if name != MEMORY})
