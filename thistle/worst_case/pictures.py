@@ -50,7 +50,7 @@ def _draw_panel(figure: Any, axes: Any, found: Found, suite: str, rows: dict[str
     axes.set_xticks(range(len(fractions)), [f"{100 * fraction:g} %" for fraction in fractions])
     axes.set_yticks(range(len(rows)), list(rows))
     what = "success of the attack" if backdoor else "accuracy"
-    axes.set(xlabel="malicious clients", title=f"{what}; outlined: the worst case; without ±: one seed")
+    axes.set(xlabel="malicious clients", title=f"{what}; outlined: the worst case\nwithout ±: one seed")
     axes.title.set_fontsize("medium")
     figure.colorbar(image, ax=axes, label=f"{what}, %")
 
