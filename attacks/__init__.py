@@ -1,1 +1,1 @@
-"""Poisoning (what a malicious client does to its update or data) and evasion (adversarial examples)."""
+"""Poisoning (what malicious clients do), evasion (adversarial examples), stress (the search for the worst attack)."""

@@ -74,6 +74,8 @@ server's data where the rule uses some. `defence`: they also know its state and 
 """
 ALONE: frozenset[Knowledge] = frozenset({"nothing", "past models", "own data", "colluders"})
 """What an attacker can know on a real node: colluders are then itself, again and again."""
+Suite = Literal["standard", "backdoor", "none"]
+"""Of `thistle stress`: `standard` looks for the lowest accuracy, `backdoor` for the highest success of the attack."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +113,7 @@ class PoisoningAttack(Registered):
     """An attack with its settings. `strength`, where it has that, is the main one: `attack.strength`."""
 
     knows: ClassVar[Knowledge] = "own data"
+    suite: ClassVar[Suite] = "standard"
     needs_classes: ClassVar[bool] = False
     """Whether its formula uses the number of classes."""
     remembers: ClassVar[bool] = False
@@ -148,12 +151,16 @@ class PoisoningAttack(Registered):
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, dataclasses.field))
-def attack(name: str, paper: str = "", *, knows: Knowledge) -> Callable[[type[T]], type[T]]:
-    """Register a class under this name. It becomes a frozen dataclass; its docstring's first line describes it."""
+def attack(name: str, paper: str = "", *, knows: Knowledge, suite: Suite | None = None) -> Callable[[type[T]], type[T]]:
+    """Register a class under this name. It becomes a frozen dataclass; its docstring's first line describes it.
+
+    `suite`: which suite of `thistle stress` tries it; by default `backdoor` where its success is measured.
+    """
 
     def enter(cls: type[T]) -> type[T]:
         made: Any = dataclasses.dataclass(kw_only=True, frozen=True)(cls)
         made.knows = knows
+        made.suite = suite or ("standard" if made.measure is PoisoningAttack.measure else "backdoor")
         ATTACKS.enter(made, name, paper)
         return made
 

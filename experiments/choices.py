@@ -21,18 +21,19 @@ from thistle.experiments.registry import Registry
 from thistle.experiments.settings import Section, Value, dashed
 
 T = TypeVar("T")
-ABOUT, DECLARED = "about", "declared"
-"""In a dataclass field's metadata: what the setting means, and the values at which results are measured."""
+ABOUT, DECLARED, TRIED = "about", "declared", "tried"
+"""In a dataclass field's metadata: what the setting means, and the values at which results and stress measure it."""
 SECTIONS: dict[type[Registered], type[Section]] = {}
 """What `settings_of` has made so far."""
 
 
-def setting(about: str, *, default: T, declared: tuple[Any, ...] = ()) -> T:
+def setting(about: str, *, default: T, declared: tuple[Any, ...] = (), tried: tuple[Any, ...] = ()) -> T:
     """A field that an experiment may set; its type says which values are allowed.
 
-    `declared`: the values at which docs/results.md measures it.
+    `declared`: the values at which docs/results.md measures it. `tried`: those at which `thistle stress` tries it, the
+    most important one first; by default the declared ones.
     """
-    return dataclasses.field(default=default, metadata={ABOUT: about, DECLARED: declared})
+    return dataclasses.field(default=default, metadata={ABOUT: about, DECLARED: declared, TRIED: tried or declared})
 
 
 class Registered:

@@ -115,7 +115,7 @@ class RunFolder:
 
     def save_experiment(self, experiment: Experiment) -> None:
         """Every key, as a new run would want it, and the modules of the user's that they name."""
-        keys = {**experiment.flat(), "run.resume": False}
+        keys = {**experiment.flat(), "run.resume": False, "run.until": 0}
         use_code(self.code)
         for (_, name), content in pinned_files(keys).items():
             self.code.mkdir(exist_ok=True)

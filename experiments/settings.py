@@ -62,6 +62,8 @@ class Run(Section):
     """The folder in which run folders are made."""
     resume: bool = False
     """Continue the run of that name; `thistle resume` sets it."""
+    until: Natural = 0
+    """Pause after this round: `thistle resume` goes on from there to the end, with the same result; 0: never."""
 
 
 class Task(Section):

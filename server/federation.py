@@ -98,7 +98,7 @@ class Federation:
         recorder = Recorder(self.folder, done)
         self._greet()
         try:
-            for number in range(done + 1, self.experiment.rounds + 1):
+            for number in range(done + 1, self._last + 1):
                 if why_ended(self.experiment, recorder.rounds):
                     break
                 line, verdicts = self._round(number)
@@ -110,7 +110,15 @@ class Federation:
             self._save()
             raise
         self._save()
-        self._finish(recorder)
+        if why_ended(self.experiment, recorder.rounds):
+            self._finish(recorder)
+        else:
+            self.folder.set_status("paused", message=f"paused after round {self._last}, as run.until says")
+
+    @property
+    def _last(self) -> int:
+        """The last round for now."""
+        return min(self.experiment.run.until or self.experiment.rounds, self.experiment.rounds)
 
     def _look_back(self, recorder: Recorder, verdicts: list[Verdict]) -> None:
         """After a round: what it taught will be saved; where rounds teach nothing, the run has failed.

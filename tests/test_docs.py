@@ -30,6 +30,7 @@ DOCUMENTS = (
     "docs/run-folder.md",
     "docs/security.md",
     "docs/strategies.md",
+    "docs/stress.md",
 )
 EXAMPLES = ("strategy.keep",)
 """Settings that the documents' own examples have."""

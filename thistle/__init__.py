@@ -14,7 +14,7 @@ _package = os.path.dirname(os.path.abspath(__file__))
 if not os.path.isdir(os.path.join(_package, "protocol")):  # a checkout: the rooms lie beside this folder
     __path__.append(os.path.dirname(_package))  # before anything else: another thread may be importing a room
 
-from collections.abc import Mapping  # noqa: E402
+from collections.abc import Mapping, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from thistle.experiments.errors import RunFailed, UserError
     from thistle.results.runs import Run, SweepFailed, SweepResult
     from thistle.results.trained import Prediction
+    from thistle.results.worst_cases import StressFailed, StressResult
     from thistle.server.guard.guarded import Guarded
 
 __all__ = [
@@ -29,12 +30,15 @@ __all__ = [
     "Prediction",
     "Run",
     "RunFailed",
+    "StressFailed",
+    "StressResult",
     "SweepFailed",
     "SweepResult",
     "UserError",
     "load",
     "open_run",
     "run",
+    "stress",
     "sweep",
 ]
 
@@ -94,6 +98,51 @@ def sweep(
     return run_sweep(source, overrides, name=name, out=out, engine=engine, jobs=jobs, progress=progress)
 
 
+def stress(
+    source: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    fractions: Sequence[float] = (0.1, 0.3, 0.6),
+    suite: str = "standard",
+    seeds: int = 3,
+    budget: float | None = None,
+    name: str = "",
+    out: str | Path = "runs",
+    engine: str = "inline",
+    jobs: int | None = None,
+    progress: bool = True,
+) -> StressResult:
+    """Search for the attack that harms an experiment most; the same as the command `thistle stress`.
+
+    source: a preset's name, the path of a .toml file, or a dictionary of settings; its own attack is left out.
+    overrides: settings to change, by their dotted names.
+    fractions: shares of malicious clients; there is a worst case for each.
+    suite: "standard" (the lowest accuracy), "backdoor" (the highest success of the attack) or "all".
+    seeds: how many; the worst attacks are run with all of them.
+    budget: minutes; less is tried, so that the search ends in time.
+    name: the search's folder below `out`; default: the experiment's name and -stress.
+    jobs: runs at once; default: one (ray), or one per core (inline).
+
+    Raises UserError for bad input and, after all other runs, StressFailed where runs failed. The same call continues
+    a search that was interrupted.
+    """
+    from thistle.api import run_stress
+
+    return run_stress(
+        source,
+        overrides,
+        fractions=fractions,
+        suite=suite,
+        seeds=seeds,
+        budget=budget,
+        name=name,
+        out=out,
+        engine=engine,
+        jobs=jobs,
+        progress=progress,
+    )
+
+
 def load(run: str | Path, out: str | Path = "runs") -> Run:
     """A finished run with its model ready to use: given by its folder, its name below `out`, or its model's file."""
     from thistle.results.runs import load_run
@@ -114,6 +163,8 @@ if not TYPE_CHECKING:  # so that mypy still knows which names there are
         "Prediction": "thistle.results.trained",
         "Run": "thistle.results.runs",
         "RunFailed": "thistle.experiments.errors",
+        "StressFailed": "thistle.results.worst_cases",
+        "StressResult": "thistle.results.worst_cases",
         "SweepFailed": "thistle.results.runs",
         "SweepResult": "thistle.results.runs",
         "UserError": "thistle.experiments.errors",

@@ -1,8 +1,8 @@
-"""`thistle.run` and `thistle.sweep`: what the commands of these names do, with exceptions for exit codes."""
+"""`thistle.run`, `thistle.sweep`, `thistle.stress`: what the commands do, with exceptions for exit codes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,14 @@ from typing import Any
 from thistle.engines.flower_programs import EngineError
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.results.runs import Run, SweepFailed, SweepResult
+from thistle.results.worst_cases import StressFailed, StressResult
 from thistle.running.launch import Engine, Launch
 from thistle.running.prepare import make_experiment
 from thistle.sweeps.files import read_sweep
 from thistle.sweeps.launch import SweepLaunch
 from thistle.terminal.screen import complain
+from thistle.worst_case.question import ask
+from thistle.worst_case.search import Search
 
 Source = str | Path | Mapping[str, Any]
 
@@ -60,10 +63,41 @@ def run_sweep(
     with _failures():
         result = SweepResult(home, launch.run(plan, plan.cells(home), home))
     if result.failed:
-        label, message = next(iter(result.failed.items()))
-        more = f" (and {len(result.failed) - 1} more)" if len(result.failed) > 1 else ""
-        raise SweepFailed(f"{label}: {message}{more}; the same call tries again", result)
+        raise SweepFailed(_first(result.failed), result)
     return result
+
+
+def run_stress(
+    source: Source,
+    overrides: Mapping[str, Any] | None,
+    *,
+    fractions: Sequence[float],
+    suite: str,
+    seeds: int,
+    budget: float | None,
+    name: str,
+    out: str | Path,
+    engine: str,
+    jobs: int | None,
+    progress: bool,
+) -> StressResult:
+    """See `thistle.stress`."""
+    question = ask(
+        _source(source), overrides or {}, fractions=fractions, suite=suite, seeds=seeds, budget=budget, name=name
+    )
+    home = Path(out).expanduser().resolve() / question.name
+    search = Search(question, home, _engine(engine), _count("jobs", jobs) or 0, quiet=not progress)
+    with _failures():
+        result = StressResult(home, search.run())
+    if result.failed:
+        raise StressFailed(_first(result.failed), result)
+    return result
+
+
+def _first(failed: Mapping[str, str]) -> str:
+    label, message = next(iter(failed.items()))
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    return f"{label}: {message}{more}; the same call tries again"
 
 
 @contextmanager

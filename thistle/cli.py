@@ -24,6 +24,7 @@ from thistle.commands import (
     report,
     resume,
     run,
+    stress,
     sweep,
     watch,
 )
@@ -60,6 +61,7 @@ def options(
 app.command("run", cls=Settable)(run.run)
 app.command("resume")(resume.resume)
 app.command("sweep", cls=Settable)(sweep.sweep)
+app.command("stress", cls=Settable)(stress.stress)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)

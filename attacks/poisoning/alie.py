@@ -18,7 +18,9 @@ class Alie(ByColluders):
     μ is the panel's mean, σ its standard deviation, coordinate by coordinate (divided by k: one row has σ = 0).
     """
 
-    strength: NonNegative | None = setting("z", default=None, declared=("default", 1.5))
+    strength: NonNegative | None = setting(
+        "z", default=None, declared=("default", 1.5), tried=("default", 1.5, 0.5, 3.0)
+    )
 
     def work_out(self, n: int, f: int) -> float:
         """By the paper's formula."""

@@ -17,7 +17,7 @@ class Gaussian(OnUpdate):
     s‖u‖ · g/‖g‖ with g ~ N(0, I).
     """
 
-    strength: NonNegative = setting("‖noise‖ / ‖u‖", default=10.0, declared=(10.0, 100.0))
+    strength: NonNegative = setting("‖noise‖ / ‖u‖", default=10.0, declared=(10.0, 100.0), tried=(10.0, 1.0, 100.0))
 
     def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
         g = torch.randn(own.shape, generator=generator)

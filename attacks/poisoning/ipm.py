@@ -13,7 +13,7 @@ from thistle.experiments.settings import NonNegative
 class Ipm(ByColluders):
     """Inner product manipulation: −ε μ."""
 
-    strength: NonNegative = setting("ε", default=0.5, declared=(0.5, 10.0))
+    strength: NonNegative = setting("ε", default=0.5, declared=(0.5, 10.0), tried=(0.5, 10.0, 1.0, 0.1, 2.0))
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         return -self.strength * panel.mean(0)

@@ -31,7 +31,7 @@ class LabelFlip(OnData):
         return replace(super().poison(facts), rate=self.strength)
 
 
-@attack("label-flip-targeted", "Tolpegin et al. 2020", knows="own data")
+@attack("label-flip-targeted", "Tolpegin et al. 2020", knows="own data", suite="standard")
 class TargetedLabelFlip(OnData):
     """Trains on class attack.source as class attack.target."""
 

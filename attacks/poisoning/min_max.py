@@ -24,7 +24,7 @@ class MinMax(ByColluders):
     The largest γ for which max_i ‖v − u_i‖ ≤ max_ij ‖u_i − u_j‖.
     """
 
-    perturbation: Perturbation = setting(DIRECTIONS, default="std")
+    perturbation: Perturbation = setting(DIRECTIONS, default="std", tried=("std", "unit", "sign"))
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         return _farthest(panel, _direction(panel, self.perturbation), lambda squared: squared.amax(-1))
@@ -37,7 +37,7 @@ class MinSum(ByColluders):
     The largest γ for which Σ_i ‖v − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖².
     """
 
-    perturbation: Perturbation = setting(DIRECTIONS, default="std")
+    perturbation: Perturbation = setting(DIRECTIONS, default="std", tried=("std", "unit", "sign"))
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:
         return _farthest(panel, _direction(panel, self.perturbation), lambda squared: squared.sum(-1))

@@ -14,7 +14,7 @@ class Mix(PoisoningAttack):
     Signs with ν ~ U[0.1, 10.1], labels at a learning rate times ν ~ U[0.1, 2.1].
     """
 
-    strength: NonNegative = setting("times the strengths", default=1.0, declared=(0.5, 1.0))
+    strength: NonNegative = setting("times the strengths", default=1.0, declared=(0.5, 1.0), tried=(1.0, 0.5, 0.2))
     has_parts = True
 
     def part(self, attack: Attack, who: Attacker) -> Attack:

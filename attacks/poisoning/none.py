@@ -6,7 +6,7 @@ from thistle.attacks.poisoning.parts import Facts, Poison
 from thistle.attacks.registry import PoisoningAttack, attack
 
 
-@attack("none", knows="nothing")
+@attack("none", knows="nothing", suite="none")
 class NoAttack(PoisoningAttack):
     """Every client is honest."""
 

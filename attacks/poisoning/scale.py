@@ -16,7 +16,7 @@ from thistle.experiments.settings import NonNegative
 class Scale(OnUpdate):
     """ν u."""
 
-    strength: NonNegative = setting("ν", default=10.0, declared=(10.0, 50.0))
+    strength: NonNegative = setting("ν", default=10.0, declared=(10.0, 50.0), tried=(10.0, 2.0, 50.0))
 
     def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
         return self.strength * own

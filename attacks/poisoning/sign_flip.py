@@ -14,7 +14,7 @@ from thistle.experiments.settings import NonNegative
 class SignFlip(OnUpdate):
     """−ν u."""
 
-    strength: NonNegative = setting("ν", default=5.0, declared=(1.0, 5.0))
+    strength: NonNegative = setting("ν", default=5.0, declared=(1.0, 5.0), tried=(1.0, 5.0, 0.5))
 
     def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
         return -self.strength * own

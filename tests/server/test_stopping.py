@@ -53,3 +53,23 @@ def test_a_run_that_reaches_its_accuracy_stops_and_says_so(tmp_path: Path) -> No
     assert read_json(whole.summary)["ended"] == "rounds"
     again = run(tiny(tmp_path, rounds=12, **{"stop.accuracy": wanted, "run.resume": True}))
     assert read_json(again.summary)["rounds"] == summary["rounds"] and model_sha(again) == summary["model_sha256"]
+
+
+@pytest.mark.parametrize("strategy", ["rofsl", "fedavg"])
+def test_a_paused_run_goes_on_to_the_model_that_it_would_have_had(tmp_path: Path, strategy: str) -> None:
+    keys = {"strategy.name": strategy, "client.lr-schedule": "cosine", "attack.kind": "ipm", "attack.fraction": 0.3}
+    whole = run(tiny(tmp_path, "whole", **keys))
+    folder = run(tiny(tmp_path, **keys, **{"run.until": 2}))
+    assert folder.get_status()["status"] == "paused" and not folder.summary.exists()
+    assert [line["round"] for line in rounds(folder)] == [1, 2] and "accuracy" in rounds(folder)[-1]
+    assert folder.load_experiment().run.until == 0
+    again = run(tiny(tmp_path, **keys, **{"run.until": 2, "run.resume": True}))
+    assert again.get_status()["status"] == "paused" and len(rounds(again)) == 2
+    done = run(tiny(tmp_path, **keys, **{"run.resume": True}))
+    assert done.get_status()["status"] == "finished" and model_sha(done) == model_sha(whole)
+    assert read_json(done.summary)["final_accuracy"] == read_json(whole.summary)["final_accuracy"]
+
+
+def test_a_pause_after_the_last_round_is_the_end(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, **{"run.until": 9}))
+    assert folder.get_status()["status"] == "finished" and read_json(folder.summary)["rounds"] == 4

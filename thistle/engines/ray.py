@@ -34,7 +34,7 @@ def run_on_ray(link: PrivateSuperLink, experiment: Experiment, folder: RunFolder
     while True:
         progress.update()
         status = folder.get_status()
-        if status.get("status") == "finished":
+        if status.get("status") in ("finished", "paused"):
             return
         if status.get("status") in ("failed", "stopped"):
             raise EngineError(status["message"])

@@ -18,6 +18,7 @@ from typing import Any
 from thistle.experiments.errors import UserError
 from thistle.report.reading import Run, inside, number, read_run
 from thistle.report.statistics import LEVEL, holm, mean_and_error, welch
+from thistle.report.stress import read_stress
 from thistle.results.shown import FIGURES, mean_of
 from thistle.sweeps.cells import show
 
@@ -46,6 +47,8 @@ class Sweep:
     groups: Sequence[Group]
     cells: Sequence[Mapping[str, Any]]
     problems: Sequence[str]
+    stress: Mapping[str, Any] | None = None
+    """Where it is the search of `thistle stress`: what that has found."""
 
     @property
     def measures(self) -> list[str]:
@@ -58,7 +61,12 @@ class Sweep:
         return "strategy.name" if "strategy.name" in of_strategy else next(iter(of_strategy), None)
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The axes of the maps, rows first: fraction × strategy, fraction × skew, then all others."""
+        """The axes of the maps, rows first: fraction × strategy, fraction × skew, then all others.
+
+        A search has many attacks: they go down, even where there is only one fraction.
+        """
+        if self.stress is not None:
+            return [("attack.kind", "attack.fraction")]
         rank = {"attack.fraction": 0, **dict.fromkeys(SKEW, 2)} | ({self.strategy: 1} if self.strategy else {})
         wide = sorted((key for key in self.axes if len(self.axes[key]) > 1), key=lambda key: rank.get(key, 3))
         return list(combinations(wide, 2))
@@ -88,7 +96,8 @@ def read_sweep(folder: Path) -> Sweep:
         status = run.status if inside(path, "experiment.toml") else "not started"
         listed.append({"folder": where, "axes": own, "seed": seed, "status": status, "values": _values(run)})
     groups = [_group(dict(own), runs) for own, runs in grouped.items()]
-    return Sweep(str(plan.get("name", folder.name)), axes, groups, listed, problems)
+    stress = read_stress(folder, problems)
+    return Sweep(str(plan.get("name", folder.name)), axes, groups, listed, problems, stress)
 
 
 def _values(run: Run) -> dict[str, float]:
@@ -202,6 +211,7 @@ def as_page(sweep: Sweep) -> dict[str, Any]:
         "unfinished": [cell for cell in sweep.cells if cell["status"] != "finished"],
         "cells": len(sweep.cells),
         "problems": sweep.problems,
+        "stress": sweep.stress,
     }
 
 

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, stopped, running, starting, not begun."""
+        """finished, paused, failed, stopped, running, starting, not begun."""
         return str(self._files.get_status().get("status", "not begun"))
 
     @cached_property
@@ -107,7 +107,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that `thistle report` makes; default: report.html in the run folder."""
-        return _write_page([self.folder], [], path)
+        return write_report([self.folder], [], path)
 
     def __repr__(self) -> str:
         facts = [self.status]
@@ -159,7 +159,7 @@ class SweepResult:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that `thistle report` makes; default: report.html in the sweep's folder."""
-        return _write_page([], [self.folder], path)
+        return write_report([], [self.folder], path)
 
     def __repr__(self) -> str:
         count = len(self._ended.grid.results)
@@ -167,15 +167,21 @@ class SweepResult:
         return f"<SweepResult {self.name}: {count} cells{failed}; {self.folder}>"
 
 
-class SweepFailed(RunFailed):
-    """Some cells of a sweep failed; `result` has the others."""
+class CellsFailed(RunFailed):
+    """Some of many runs failed; `result` has the others."""
 
-    def __init__(self, message: str, result: SweepResult) -> None:
+    def __init__(self, message: str, result: Any) -> None:
         super().__init__(message, result.folder)
         self.result = result
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.result)
+
+
+class SweepFailed(CellsFailed):
+    """Some cells of a sweep failed."""
+
+    result: SweepResult
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -187,7 +193,8 @@ def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame([flatten_tables(row) for row in rows])
 
 
-def _write_page(runs: list[Path], sweeps: list[Path], path: str | Path | None) -> Path:
+def write_report(runs: list[Path], sweeps: list[Path], path: str | Path | None) -> Path:
+    """The page of these folders; default: report.html in the folder."""
     from thistle.report.page import write_page
 
     return write_page(runs, sweeps, Path(path).expanduser() if path is not None else None)

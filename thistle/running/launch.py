@@ -74,7 +74,7 @@ class Launch:
         from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
-        task = _check_data(experiment, self.quiet)
+        task = check_data(experiment, self.quiet)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
@@ -102,7 +102,9 @@ class Launch:
         except KeyboardInterrupt:
             complain(f"stopped; continue with: thistle resume {folder.path}")
             raise
-        if self.summary and not self.quiet:
+        if not self.quiet and folder.get_status().get("status") == "paused":
+            say(f"{folder.get_status()['message']}; continue with: thistle resume {folder.path}")
+        elif self.summary and not self.quiet:
             show_summary(folder)
         return 0
 
@@ -127,7 +129,8 @@ class Launch:
             raise
 
 
-def _check_data(experiment: Experiment, quiet: bool) -> Task:
+def check_data(experiment: Experiment, quiet: bool) -> Task:
+    """The task with its data, which is decoded where nobody has done that yet."""
     from thistle.strategies.build import needs_server_data
     from thistle.tasks.task import prepare_task
 

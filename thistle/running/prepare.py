@@ -78,13 +78,17 @@ def make_experiment(
 
     `deployed`: it is for real nodes.
     """
-    if isinstance(source, Mapping):
-        keys, stem, folders = typed_keys(source), "run", [Path.cwd()]
-    else:
-        path = find_experiment(source)
-        keys, stem, folders = read_file(path), path.stem, code_folders(path)
+    keys, stem, folders = read_source(source)
     flat = pin(changed(keys, read_overrides(overrides)), folders)
     return settle(flat, name or flat.get("run.name") or stem, out, workers, deployed, folders)
+
+
+def read_source(source: str | Mapping[str, Any]) -> tuple[dict[str, Any], str, list[Path]]:
+    """The keys of a preset, a file or a dictionary, a name for it, and where modules of the user's are looked for."""
+    if isinstance(source, Mapping):
+        return typed_keys(source), "run", [Path.cwd()]
+    path = find_experiment(source)
+    return read_file(path), path.stem, code_folders(path)
 
 
 def changed(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +173,8 @@ def settle(
     check_defence(experiment)
     check_evaluation(experiment.evaluate)
     _check_who_attacks(flat)
+    if deployed and experiment.run.until:
+        raise UserError(f"run.until = {experiment.run.until}: only simulations pause; leave it out")
     return experiment
 
 

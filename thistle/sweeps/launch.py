@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,16 +43,9 @@ class SweepLaunch:
         """What is left to do, then the sweep's files."""
         return write_results(plan, cells, home, self._carry_out(plan, cells, home))
 
-    def _fit_jobs(self, cells: int) -> int:
-        """As many as asked for, as there are cells, and as the cores can bear."""
-        most = min(cores(), cells)
-        if self.jobs > cores():
-            self._say(f"--jobs {self.jobs}: there are only {cores()} cores; {most} jobs")
-        return max(1, min(self.jobs or (1 if self.engine is Engine.RAY else most), most))
-
     def _carry_out(self, plan: Sweep, points: Sequence[Cell], home: Path) -> list[Outcome]:
         cells = distinct(points)
-        jobs = self._fit_jobs(len(cells))
+        jobs = fit_jobs(self.engine, self.jobs, len(cells), self._say)
         todo = [cell for cell in cells if not cell.is_finished()]
         line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
         forecast = self._look_ahead(todo) if len(todo) == len(cells) else ""
@@ -84,6 +77,14 @@ class SweepLaunch:
     def _say(self, text: str) -> None:
         if not self.quiet:
             say(text)
+
+
+def fit_jobs(engine: Engine, wanted: int, cells: int, tell: Callable[[str], None]) -> int:
+    """As many as asked for (0: one on Ray, otherwise one per core), as there are cells, and as the cores can bear."""
+    most = min(cores(), cells)
+    if wanted > cores():
+        tell(f"--jobs {wanted}: there are only {cores()} cores; {most} jobs")
+    return max(1, min(wanted or (1 if engine is Engine.RAY else most), most))
 
 
 def make_home(home: Path) -> None:

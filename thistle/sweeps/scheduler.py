@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.text import last_line, printable
 from thistle.results.shown import accuracy_line
 from thistle.sweeps.cells import Cell, check_folder
@@ -43,7 +43,7 @@ class CellProgress(RunProgress):
     def update(self) -> None:
         if self._stop.is_set():
             raise Stopped
-        if self.start_up is None and self.folder.get_status().get("status") in ("running", "finished"):
+        if self.start_up is None and self.folder.get_status().get("status") in ("running", "paused", "finished"):
             self.start_up = time.monotonic() - self._launched
         super().update()
 
@@ -149,6 +149,11 @@ class Scheduler:
         count = f"{self._before + len(self.outcomes)}/{self._total}"
         if message:
             messages.print(f"[bold red]{count} failed[/] {escape(cell.label)}: {escape(message)}")
+            return
+        if cell.folder.get_status().get("status") == "paused":
+            evaluated = [line for line in read_lines(cell.folder.metrics) if line.get("accuracy") is not None]
+            accuracy = f": accuracy {evaluated[-1]['accuracy']:.4f}" if evaluated else ""
+            messages.print(f"{count} {escape(cell.label)}{accuracy} after {cell.experiment.run.until} rounds")
             return
         summary = read_json(cell.folder.summary)
         lost = f", {summary['lost_rounds']} of them lost" if summary["lost_rounds"] else ""

@@ -2,7 +2,7 @@
 
 function sweepSections(sweep, number) {
   const id = `sweep-${number}`, measured = {measure: sweep.measures[0] ?? "accuracy", pair: null, of: null};
-  const made = [];
+  const made = sweep.stress ? [worstCases(sweep.stress, id)] : [];
   const head = el("div");
   const undone = sweep.unfinished.length;
   head.append(el("p", {}, `${sweep.cells} cells over ${Object.entries(sweep.axes).map(([key, values]) => `${key} (${values.length})`).join(" × ")}`
@@ -20,6 +20,20 @@ function sweepSections(sweep, number) {
     [...sweep.measures.map((_, i) => Object.keys(sweep.axes).length + i), Object.keys(sweep.axes).length + sweep.measures.length])));
   if (sweep.further.length) made.push(furtherTable(sweep, id));
   return made;
+}
+
+// What `thistle stress` found: the worst case first, then everything that was tried.
+function worstCases(stress, id) {
+  const share = (value) => value == null ? "–" : `${decimal(100 * value)} %`;
+  const row = (one) => [share(one.fraction), one.label, withError(one.accuracy), withError(one.success)];
+  const head = ["malicious clients", "attack", "accuracy", "success of the attack"];
+  const tried = stress.candidates.map((one) => [...row(one), percent(one.at_pause), decimal(one.rung), String(one.accuracy?.seeds ?? 0)]);
+  return section(`${id}-worst`, `Worst case of ${stress.strategy}: ${stress.suite}`,
+    stress.results.map((one) => el("p", {}, el("strong", {}, one.quote))),
+    table([...head, "accuracy without attack"], stress.results.map((one) => [...row(one), withError(stress.no_attack.accuracy)]), [2, 3, 4]),
+    el("p", {class: "quiet"}, "The worst of all attacks that were tried, each with all seeds: mean ± one standard error. There may be worse ones that nobody tried."),
+    el("details", {}, el("summary", {}, `all ${tried.length} candidates`), table([...head, "after short run", "rung", "seeds"], tried, [2, 3, 4, 5, 6])),
+    stress.left_out.map((text) => el("p", {class: "quiet"}, `Left out: ${text}`)));
 }
 
 // Everything else that was measured, in a table of its own.
