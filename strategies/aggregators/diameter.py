@@ -11,7 +11,7 @@ from thistle.strategies.aggregators.block import Aggregate, combine, original, r
 from thistle.strategies.aggregators.gram import gram, mixed, squared_distances
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
 
-MOST = 12
+MOST = 16
 """The largest f: the search has 2^f ends."""
 
 
@@ -19,7 +19,7 @@ MOST = 12
 def mda(updates: Tensor, f: int, *, mixing: Tensor | None = None, products: Tensor | None = None) -> Aggregate:
     """The mean of the n - f updates with the least largest distance between two of them (El Mhamdi et al. 2020).
 
-    2f < n, f ≤ 12. Of several sets with the same diameter, the one with the least sum of squared distances.
+    2f < n, f ≤ 16. Of several sets with the same diameter, the one with the least sum of squared distances.
     Of the two farthest updates one must go; then again, f times. So the search has at most 2^f ends instead of n over
     f, whatever n.
 

@@ -497,8 +497,8 @@ def test_not_finite_is_refused(name: str, value: float) -> None:
         (lambda u: aggregators.caf(u, 6), "CAF needs 0 ≤ 2f < n; got f=6, n=11"),
         (lambda u: aggregators.mda(u, 6), "MDA needs 0 ≤ 2f < n; got f=6, n=11"),
         (
-            lambda u: aggregators.mda(u.repeat(3, 1), 13),
-            r"MDA needs f ≤ 12, because its search has 2\^f ends; got f=13",
+            lambda u: aggregators.mda(u.repeat(4, 1), 17),
+            r"MDA needs f ≤ 16, because its search has 2\^f ends; got f=17",
         ),
         (lambda u: aggregators.adaptive_clipping(u, 6), "got f=6, n=11"),
         (lambda u: aggregators.clipped_mean(u, bound=0.0), "a bound above 0; got 0.0"),

@@ -210,6 +210,9 @@ def test_whoever_has_more_than_half_of_the_weight_decides_the_median() -> None:
     u = block(5)
     found = aggregators.coordinate_median(u, torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0]))
     assert torch.equal(found.vector, u[2]) and found.weights.tolist() == [0, 0, 1, 0, 0]
+    alone = torch.eye(5, dtype=torch.float64)[2]
+    for rule in weighted_rules().values():
+        assert torch.equal(rule(u, alone).vector, u[2]), "the largest weight of all does not touch the value either"
     capped = aggregators.cap_weights(torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0]), 1 / 3)
     assert not torch.equal(aggregators.coordinate_median(u, capped).vector, u[2])
 
@@ -258,6 +261,9 @@ def test_capping_by_hand() -> None:
     )
     assert aggregators.cap_weights(torch.tensor([7.0, 2.0, 0.0]), 0.1).tolist() == [0.5, 0.5, 0]
     assert aggregators.cap_weights(torch.tensor([3.0]), 0.2).tolist() == [1]
+    for n in range(1, 200):
+        just = aggregators.cap_weights(torch.arange(1.0, n + 1), min(1.0, 1 / n * (1 + 2e-16)))
+        assert float(just.sum()) == pytest.approx(1)
 
 
 # ---- mean around the median ------------------------------------------------------------------------------------
@@ -422,7 +428,7 @@ def test_covariance_filter(n: int, f: int, size: float) -> None:
 
 
 def test_the_covariance_filter_needs_no_attackers() -> None:
-    """byzfl's answers None for f = 0, and NaN where all are equal."""
+    """byzfl's answers None for f = 0, and where all are equal."""
     u = block(6)
     close(aggregators.caf(u, 0).vector, u.double().numpy().mean(axis=0))
     torch.testing.assert_close(aggregators.caf(u[:1].repeat(5, 1), 2).vector, u[0])

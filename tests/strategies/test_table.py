@@ -183,8 +183,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "caf": ({"name": "caf", "malicious": 4}, "strategy.malicious = 4: caf needs at least 9 updates per round"),
     "mda": ({"name": "mda", "malicious": 4}, "strategy.malicious = 4: mda needs at least 9 updates per round"),
     "a search without end": (
-        {"name": "mda", "malicious": 13},
-        "strategy.malicious = 13: should be less than or equal to 12",
+        {"name": "mda", "malicious": 17},
+        "strategy.malicious = 17: should be less than or equal to 16",
     ),
     "votes": (
         {"name": "rlr", "threshold": 8},
