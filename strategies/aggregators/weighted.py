@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from thistle.strategies.aggregators.block import require, require_weights
+from thistle.strategies.aggregators.choice import INTEGERS, take
 from thistle.strategies.aggregators.network import apply, network
 
 LARGEST = 2**28 - 1
@@ -18,6 +19,8 @@ ROUNDING = 1e-12
 
 Kept = tuple[Tensor, Tensor, Tensor]
 """A chunk's result, and the lowest and highest value that went into it."""
+Reduce = Callable[[Tensor], Kept]
+"""From the columns of a chunk to its part of the answer."""
 
 
 def cap_weights(weights: Tensor, cap: float) -> Tensor:
@@ -43,46 +46,71 @@ def quantised(weights: Tensor) -> Tensor:
     return (weights * LARGEST).round().to(torch.int64)
 
 
-def sort_with(values: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows of every column in order, from the lowest, each with the weights that go with its values.
+class Sorter:
+    """Sorts the rows of every column, together with their weights; chunk after chunk in the same memory.
 
     float32: the weight travels in the unused bits of a float64, so that the sorting network need not know of it.
     """
-    if values.dtype != torch.float32:
-        ordered = values.sort(dim=0)
-        yield from ((row, weights[who]) for row, who in zip(ordered.values, ordered.indices, strict=True))
-        return
-    packed = values.double()
-    packed.view(torch.int64).bitwise_or_(weights[:, None])
-    n = len(values)
-    rows = apply(network(n, 0, n - 1, inside_sorted=True), packed)
-    yield from ((row.float(), row.view(torch.int64) & MASK) for row in rows)
+
+    def __init__(self, weights: Tensor) -> None:
+        n = len(weights)
+        self.weights, self.operations = weights, network(n, 0, n - 1, inside_sorted=True)
+        self.packed = torch.empty(0, 0, dtype=torch.float64)
+
+    def __call__(self, values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """From the lowest to the highest: a row of values and one of weights, to be used before the next."""
+        if values.dtype != torch.float32:
+            ordered = values.sort(dim=0)
+            yield from ((row, self.weights[who]) for row, who in zip(ordered.values, ordered.indices, strict=True))
+            return
+        size = values.shape[1]
+        if self.packed.shape[1] < size:
+            self.packed = torch.empty(values.shape, dtype=torch.float64, device=values.device)
+        packed, value = self.packed[:, :size].copy_(values), values[0].clone()
+        packed.view(torch.int64).bitwise_or_(self.weights[:, None])
+        weight = torch.empty_like(value, dtype=torch.int32)
+        for row in apply(self.operations, packed):
+            yield value.copy_(row), weight.copy_(row.view(torch.int64).bitwise_and_(MASK))
 
 
-def weighted_middle(values: Tensor, weights: Tensor) -> Kept:
+def weighted_middle(weights: Tensor) -> Reduce:
     """Where the cumulative weight passes one half; the mean of two values where it is one half between them."""
-    half, slack = int(weights.sum()) // 2, len(weights)
-    below = torch.zeros_like(values[0], dtype=torch.int64)
-    low = high = values[0]
-    for row, share in sort_with(values, weights):
-        low = torch.where(below < half - slack, row, low)
-        high = torch.where(below <= half + slack, row, high)
-        below = below + share
-    return (low + high) / 2, low, high
+    half, slack, in_order = int(weights.sum()) // 2, len(weights), Sorter(weights)
+
+    def reduce(values: Tensor) -> Kept:
+        low, high = values[0].clone(), values[0].clone()
+        below, wanted, scratch = _integers(3, values)
+        for row, weight in in_order(values):
+            take(low, row, torch.lt(below, half - slack, out=wanted), scratch)
+            take(high, row, torch.le(below, half + slack, out=wanted), scratch)
+            below += weight
+        return (low + high) / 2, low, high
+
+    return reduce
 
 
-def weighted_inner_mean(values: Tensor, weights: Tensor, beta: float) -> Kept:
+def weighted_inner_mean(weights: Tensor, beta: float) -> Reduce:
     """The mean over the cumulative weights from β to 1 - β; a value at a cut counts by the part that is inside."""
-    total = int(weights.sum())
+    total, in_order = int(weights.sum()), Sorter(weights)
     first = round(beta * total)
     last = total - first
-    below, result = (torch.zeros_like(values[0], dtype=kind) for kind in (torch.int64, torch.float64))
-    low = high = values[0]
-    reached = below.clamp(min=first)
-    for row, share in sort_with(values, weights):
-        low, high = torch.where(below <= first, row, low), torch.where(below < last, row, high)
-        below = below + share
-        after = below.clamp(first, last)
-        result.addcmul_(row, (after - reached).double(), value=1 / (last - first))
-        reached = after
-    return result.to(values.dtype), low, high
+
+    def reduce(values: Tensor) -> Kept:
+        low, high = values[0].clone(), values[0].clone()
+        result, part = torch.zeros(2, len(low), dtype=torch.float64, device=values.device)
+        below, wanted, scratch, before, after = _integers(5, values)
+        before += first
+        for row, weight in in_order(values):
+            take(low, row, torch.le(below, first, out=wanted), scratch)
+            take(high, row, torch.lt(below, last, out=wanted), scratch)
+            below += weight
+            torch.clamp(below, first, last, out=after)
+            result.addcmul_(row, part.copy_(before.neg_().add_(after)))
+            before, after = after, before
+        return result.div_(last - first).to(values.dtype), low, high
+
+    return reduce
+
+
+def _integers(count: int, values: Tensor) -> Tensor:
+    return torch.zeros(count, values.shape[1], dtype=INTEGERS[values.dtype], device=values.device)
