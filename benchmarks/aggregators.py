@@ -35,6 +35,8 @@ PEERS = {
     "geometric_median": ("byzfl geometric_median", "geom_median geometric_median"),
     "coordinate_median": ("byzfl coordinate_median",),
     "trimmed_mean": ("byzfl trimmed_mean",),
+    "meamed": ("byzfl meamed",),
+    "caf": ("byzfl caf",),
     "krum": ("byzfl krum", "flwr krum", "flwr decode"),
     "multi_krum": ("byzfl multi_krum",),
     "centered_clipping": ("byzfl centered_clipping",),
@@ -42,6 +44,16 @@ PEERS = {
 }
 OURS = (
     *("torch mean", "mean", "gram", "geometric_median", "coordinate_median", "trimmed_mean", "krum", "multi_krum"),
+    *(
+        "weighted_median",
+        "weighted_trimmed_mean",
+        "meamed",
+        "clipped_mean",
+        "robust_learning_rate",
+        "arc",
+        "caf",
+        "mda",
+    ),
     *("bulyan", "centered_clipping", "nnm", "nnm + geometric_median", "fltrust", "foolsgold"),
 )
 PEERS_MEAN = "peers' torch mean"
@@ -105,6 +117,8 @@ def work(name: str, n: int) -> list[tuple[float, float, float]]:
     product, read = (n, 2.0 * n * n, 0), (n, 0, 0)  # a product reads while it computes
     median = (n, 0, _comparisons(n, (n - 1) // 2, n // 2) + 2 * n)  # 2n: whose values were kept
     trimmed = (n, 0, _comparisons(n, f, n - f - 1) + (n - 2 * f) + 2 * n)
+    weighted = (n, 0, 2 * _comparisons(n, 0, n - 1, True) + 2 * n)  # in float64
+    around = (n, 0, _comparisons(n, 0, n - 1, True) + 6 * f + (n - f) + 2 * n)
     window = (n, 0, _comparisons(theta, 0, theta - 1, True) + 12 * f + 3 * theta)
     passes: dict[str, list[tuple[float, float, float]]] = {
         "torch mean": [read],
@@ -113,6 +127,14 @@ def work(name: str, n: int) -> list[tuple[float, float, float]]:
         "geometric_median": [product, read],
         "coordinate_median": [median],
         "trimmed_mean": [trimmed],
+        "weighted_median": [weighted],
+        "weighted_trimmed_mean": [weighted],
+        "meamed": [around],
+        "clipped_mean": [read, read],
+        "robust_learning_rate": [(n, 0, 2 * n)],
+        "arc": [read],
+        "caf": [product, read],
+        "mda": [product, read],
         "krum": [product],
         "multi_krum": [product, read],
         "bulyan": [product, window],

@@ -16,11 +16,13 @@ sys.path[0:0] = [str(Path(__file__).parents[1])]
 
 from benchmarks.worker import serve  # noqa: E402
 from thistle.strategies import aggregators  # noqa: E402
+from thistle.strategies.aggregators.diameter import MOST  # noqa: E402
 
 
 def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
     """Everything that can be asked for. `vector:` calls return a rule's vector for comparison with byzfl's."""
     n, f, far = len(u), len(u) // 5, u.shape[1] ** 0.5
+    uneven = aggregators.cap_weights(torch.arange(1.0, n + 1), 1 / (2 * f + 1))
     calls: dict[str, Callable[[], Any]] = {
         "torch mean": lambda: u.mean(0),
         "mean": lambda: aggregators.mean(u),
@@ -28,6 +30,14 @@ def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
         "geometric_median": lambda: aggregators.geometric_median(u),
         "coordinate_median": lambda: aggregators.coordinate_median(u),
         "trimmed_mean": lambda: aggregators.trimmed_mean(u, f),
+        "weighted_median": lambda: aggregators.coordinate_median(u, uneven),
+        "weighted_trimmed_mean": lambda: aggregators.trimmed_mean(u, f, weights=uneven),
+        "meamed": lambda: aggregators.meamed(u, f),
+        "clipped_mean": lambda: aggregators.clipped_mean(u),
+        "robust_learning_rate": lambda: aggregators.robust_learning_rate(u, f + 1),
+        "arc": lambda: aggregators.adaptive_clipping(u, f),
+        "caf": lambda: aggregators.caf(u, f),
+        "mda": lambda: aggregators.mda(u, min(f, MOST)),
         "krum": lambda: aggregators.krum(u, f),
         "multi_krum": lambda: aggregators.multi_krum(u, f),
         "bulyan": lambda: aggregators.bulyan(u, f),
@@ -40,6 +50,11 @@ def calls_for(u: Tensor) -> dict[str, Callable[[], Any]]:
         "vector:geometric_median": lambda: aggregators.geometric_median(u, steps=200, tolerance=0.0).vector,
         "vector:coordinate_median": lambda: aggregators.coordinate_median(u).vector,
         "vector:trimmed_mean": lambda: aggregators.trimmed_mean(u, f).vector,
+        "vector:meamed": lambda: aggregators.meamed(u, f).vector,
+        "vector:mda": lambda: aggregators.mda(u, f).vector,
+        "vector:caf": lambda: aggregators.caf(u, f).vector,
+        "vector:arc": lambda: aggregators.adaptive_clipping(u, f).float()[:, None] * u,
+        "vector:clipped_mean": lambda: aggregators.clipped_mean(u, bound=far).vector,
         # byzfl counts n - f - 1 neighbours where the paper has n - f - 2: its f is our f - 1
         "vector:krum": lambda: aggregators.krum(u, f - 1).vector,
         "vector:multi_krum": lambda: aggregators.multi_krum(u, f - 1, n - f).vector,

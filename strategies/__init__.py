@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from thistle.strategies.dsvd import DSVD as DSVD
     from thistle.strategies.rofsl import RoFSL as RoFSL
     from thistle.strategies.rules.bulyan import Bulyan as Bulyan
+    from thistle.strategies.rules.caf import CAF as CAF
     from thistle.strategies.rules.centered_clipping import CenteredClipping as CenteredClipping
     from thistle.strategies.rules.fedavg import FedAvg as FedAvg
     from thistle.strategies.rules.fedcpa import FedCPA as FedCPA
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
     from thistle.strategies.rules.foolsgold import FoolsGold as FoolsGold
     from thistle.strategies.rules.fsl import FSL as FSL
     from thistle.strategies.rules.krum import Krum as Krum
+    from thistle.strategies.rules.mda import MDA as MDA
+    from thistle.strategies.rules.meamed import MeaMed as MeaMed
     from thistle.strategies.rules.median import Median as Median
     from thistle.strategies.rules.multi_krum import MultiKrum as MultiKrum
+    from thistle.strategies.rules.norm_clipping import NormClipping as NormClipping
     from thistle.strategies.rules.rfa import GeometricMedian as GeometricMedian
     from thistle.strategies.rules.rfa import RFA as RFA
+    from thistle.strategies.rules.rlr import RLR as RLR
     from thistle.strategies.rules.scaffold import Scaffold as Scaffold
     from thistle.strategies.rules.server_alone import ServerAlone as ServerAlone
     from thistle.strategies.rules.trimmed_mean import TrimmedMean as TrimmedMean

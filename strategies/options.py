@@ -20,6 +20,7 @@ from thistle.strategies.steps.change import Clip, ServerRate
 from thistle.strategies.steps.control_variates import ControlVariates
 from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter, part_of
 from thistle.strategies.steps.learning import ServerLearning
+from thistle.strategies.steps.limits import AdaptiveClipping
 from thistle.strategies.steps.lowrank import LowRank
 from thistle.strategies.steps.mixing import Bucketing, NearestNeighbourMixing
 from thistle.strategies.steps.share import MaliciousShare
@@ -27,6 +28,12 @@ from thistle.strategies.steps.share import MaliciousShare
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Rank = Annotated[float, Field(gt=0.0, le=1.0)]
+HONEST_MAJORITY = {
+    "nnm": "nearest-neighbour mixing",
+    "arc": "adaptive clipping",
+    "arc+nnm": "nearest-neighbour mixing",
+}
+"""The values of strategy.pre for which fewer than half of the replies may be malicious."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -48,12 +55,13 @@ class Options(Named):
         "in units of the learning rate times the gradient's squared length",
         default=0.1,
     )
-    pre: Literal["none", "nnm", "bucketing"] = setting(
-        "what is done to the updates before they are aggregated: nearest-neighbour mixing, or means of random pairs",
+    pre: Literal["none", "nnm", "bucketing", "arc", "arc+nnm"] = setting(
+        "what is done to the updates before aggregation: nearest-neighbour mixing, means of random pairs (mixed "
+        "rows weigh the same), adaptive clipping of the longest (Allouah et al. 2025), or clipping and then mixing",
         default="none",
     )
     malicious: Natural = setting(
-        "f, the number of malicious replies per round that nearest-neighbour mixing withstands",
+        "f, the number of malicious replies per round that nearest-neighbour mixing and adaptive clipping withstand",
         default=1,
     )
     server_lr: AboveZero = setting("what the aggregate is multiplied by", default=1.0)
@@ -101,6 +109,8 @@ class Options(Named):
 
     mixable: ClassVar[bool] = True
     """Whether the rule may see mixtures of updates (`pre`)."""
+    least_updates_by: ClassVar[str] = "malicious"
+    """The setting that says how many updates the rule needs."""
 
     @cached_property
     def factors(self) -> bool:
@@ -118,6 +128,16 @@ class Options(Named):
     def report_losses(self) -> bool:
         """Whether clients are asked for their loss before and after training."""
         return self.needs_losses or self.rank_step > 0
+
+    @property
+    def mixing(self) -> bool:
+        """Whether the rule sees mixtures instead of each client's own update."""
+        return self.pre not in ("none", "arc")
+
+    @property
+    def limits_length(self) -> bool:
+        """Whether a single update cannot be longer than another one, so that a mean of them is not carried away."""
+        return self.filter == "zeno" or (self.pre.startswith("arc") and self.malicious > 0)
 
     def terms(self) -> dict[str, Value]:
         """What clients are told besides the model; whoever does not know a key may ignore it."""
@@ -139,15 +159,19 @@ class Options(Named):
             "loss": LossFilter(self.rho, MaliciousShare() if self.theta == "auto" else self.theta),
             "zeno": ZenoFilter(self.rho, self.epsilon),
         }
-        pre: dict[str, Step] = {
-            "nnm": NearestNeighbourMixing(self.malicious),
-            "bucketing": Bucketing(self.seed),
+        nnm, arc = NearestNeighbourMixing(self.malicious), AdaptiveClipping(self.malicious)
+        pre: dict[str, list[Step]] = {
+            "none": [],
+            "nnm": [nnm],
+            "bucketing": [Bucketing(self.seed)],
+            "arc": [arc],
+            "arc+nnm": [arc, nnm],
         }
         control = ControlVariates(self.num_clients, self.local_epochs, self.local_batch_size)
         return [
             *([LowRank(self.factors)] if self.ranks else []),
             *([filters[self.filter]] if self.filter != "none" else []),
-            *([pre[self.pre]] if self.pre != "none" else []),
+            *pre[self.pre],
             *([control] if self.control_variates else []),
             ServerRate(self.server_lr),
             Clip(self.tau),
@@ -176,17 +200,17 @@ class Options(Named):
     def check_count(self, replies: int) -> None:
         """Refuse fewer replies per round than the rule needs."""
         n, f, name = self._rows(replies), self.malicious, self.name or type(self).__name__
-        if n < self.least_updates():
-            least = self.least_updates()
-            raise UserError(f"strategy.malicious = {f}: {name} needs at least {least} updates per round, but gets {n}")
-        if self.pre == "nnm" and 2 * f >= n:
-            raise UserError(
-                f"strategy.malicious = {f}: nearest-neighbour mixing needs more than {2 * f} updates, not {n}"
-            )
+        least, key = self.least_updates(), self.least_updates_by
+        if n < least:
+            value = getattr(self, key)
+            raise UserError(f"strategy.{key} = {value}: {name} needs at least {least} updates per round, but gets {n}")
+        if self.pre in HONEST_MAJORITY and 2 * f >= n:
+            step = HONEST_MAJORITY[self.pre]
+            raise UserError(f"strategy.malicious = {f}: {step} needs more than {2 * f} updates, not {n}")
 
     def check_settings(self) -> None:
         """Refuse what cannot work together anywhere."""
-        if self.pre != "none" and not self.mixable:
+        if self.mixing and not self.mixable:
             raise UserError(f"strategy.pre = {self.pre}: {self.name} looks at each client's own update; use none")
         if self.rank_low > self.rank_high:
             raise UserError(
@@ -200,6 +224,8 @@ class Options(Named):
         as_trained = "SCAFFOLD's control variates need the updates as they were trained"
         if self.filter == "zeno":
             raise UserError(f"strategy.filter = zeno: {as_trained}; use strategy.control-variates = false")
+        if self.pre.startswith("arc"):
+            raise UserError(f"strategy.pre = {self.pre}: {as_trained}, not clipped")
         if self.ranks:
             key = "exchange" if self.exchange == "factors" else "rank"
             raise UserError(f"strategy.{key} = {getattr(self, key)}: {as_trained}, not cut to a rank")

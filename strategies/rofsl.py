@@ -63,4 +63,4 @@ class RoFSL(Weighted, Pipeline):
 
     def is_mean(self) -> bool:
         """Only where the paper's geometric median is replaced."""
-        return self.aggregator == "mean"
+        return self.aggregator == "mean" and not self.limits_length

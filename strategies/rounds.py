@@ -154,7 +154,7 @@ class Step(Protocol):
 
 
 LEARN = "learn"
-STAGES = ("cut", "filter", "pre", "aggregate", "control", "head", "rate", "clip", LEARN)
+STAGES = ("cut", "filter", "limit", "pre", "aggregate", "control", "head", "rate", "clip", LEARN)
 """The order of the parts that a pipeline may have."""
 
 

@@ -58,6 +58,19 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "calfat/rofsl": {"strategy.name": "calfat", "strategy.base": "rofsl", **SIGNS},
     "calfat/class-aware": {"strategy.name": "calfat", "strategy.class-aware": True},
     "calfat/trades": {"strategy.name": "calfat", "client.objective": "trades", "client.calibration": "none"},
+    "arc": {"strategy.name": "fedavg", "strategy.pre": "arc", "client.per-round": 8, **SIGNS},
+    "arc+nnm": {"strategy.name": "trimmed-mean", "strategy.pre": "arc+nnm", "client.per-round": 8, **SIGNS},
+    **{
+        f"{name}/weighted": {
+            "strategy.name": name,
+            "strategy.weighted": True,
+            "task.partition": "dirichlet",
+            "client.per-round": 8,
+            **SIGNS,
+        }
+        for name in ("median", "trimmed-mean")
+    },
+    "norm-clipping/noise": {"strategy.name": "norm-clipping", "strategy.noise": 0.001, **SIGNS},
     "nnm": {"strategy.name": "median", "strategy.pre": "nnm", "client.per-round": 8, **SIGNS},
     "bucketing": {"strategy.name": "rfa", "strategy.pre": "bucketing", "client.per-round": 8, **SIGNS},
     "own model/fedavg": {**BATCH_NORM, "strategy.name": "fedavg", **SIGNS},
@@ -90,8 +103,10 @@ def build() -> dict[str, str]:
 
 def on_record(name: str) -> str | None:
     """The model's hash; None: nobody has recorded it with this processor and torch."""
-    here = next((record for record in _records() if record["build"] == build()), None)
-    return None if here is None else str(here["models"][name])
+    records = _records()
+    here = next((record["models"] for record in records if record["build"] == build()), {})
+    elsewhere = [record["models"] for record in records if record["build"] != build()]
+    return None if name not in here and any(name in models for models in elsewhere) else str(here[name])
 
 
 def _records() -> list[dict[str, Any]]:

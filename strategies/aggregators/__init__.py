@@ -17,10 +17,17 @@ already goes along as `products`:
 """
 
 from thistle.strategies.aggregators.block import Aggregate, combine
-from thistle.strategies.aggregators.clipping import centered_clipping, clip
-from thistle.strategies.aggregators.coordinates import coordinate_median, trimmed_mean
+from thistle.strategies.aggregators.clipping import adaptive_clipping, centered_clipping, clip, clipped_mean
+from thistle.strategies.aggregators.coordinates import (
+    coordinate_median,
+    meamed,
+    robust_learning_rate,
+    trimmed_mean,
+)
+from thistle.strategies.aggregators.covariance import caf
 from thistle.strategies.aggregators.critical import critical_weights
-from thistle.strategies.aggregators.gram import gram, inner_products, squared_distances
+from thistle.strategies.aggregators.diameter import mda
+from thistle.strategies.aggregators.gram import gram, inner_products, norms, squared_distances
 from thistle.strategies.aggregators.means import geometric_median, mean
 from thistle.strategies.aggregators.mixing import bucketing, nearest_neighbour_mixing
 from thistle.strategies.aggregators.numpy_input import NumpyAggregate
@@ -29,6 +36,7 @@ from thistle.strategies.aggregators.similarity import adapted_alpha, mean_simila
 from thistle.strategies.aggregators.spectra import Matrix, Spectra, decompose, truncate
 from thistle.strategies.aggregators.spread import sample_variance
 from thistle.strategies.aggregators.trust import fltrust, foolsgold
+from thistle.strategies.aggregators.weighted import cap_weights
 
 __all__ = [
     "Aggregate",
@@ -36,10 +44,14 @@ __all__ = [
     "NumpyAggregate",
     "Spectra",
     "adapted_alpha",
+    "adaptive_clipping",
     "bucketing",
     "bulyan",
+    "caf",
+    "cap_weights",
     "centered_clipping",
     "clip",
+    "clipped_mean",
     "combine",
     "coordinate_median",
     "critical_weights",
@@ -50,10 +62,14 @@ __all__ = [
     "gram",
     "inner_products",
     "krum",
+    "mda",
+    "meamed",
     "mean",
     "mean_similarities",
     "multi_krum",
     "nearest_neighbour_mixing",
+    "norms",
+    "robust_learning_rate",
     "sample_variance",
     "similarities",
     "similarity_weights",

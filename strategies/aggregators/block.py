@@ -16,10 +16,10 @@ class Aggregate:
 
     `vector`: d values, of the updates' type. `weights`: n values, float64, what each client had in it, always given:
     - a combination of whole updates: the coefficients. They sum to 1 (`fltrust`: 0 where nobody is trusted;
-      `centered_clipping`: less than 1 by what the starting point keeps);
-    - a rule that works coordinate by coordinate (median, trimmed mean, Bulyan): the number of coordinates in which
-      the client's value was kept, divided by the sum of these numbers over all clients. Equal values are kept or
-      dropped together.
+      `centered_clipping`: less than 1 by what the starting point keeps; `clipped_mean`: by what was clipped);
+    - a rule that works coordinate by coordinate (median, trimmed mean, MeaMed, Bulyan): the number of coordinates in
+      which the client's value was kept, times its own weight if it has one, divided by the sum over all clients.
+      Equal values are kept or dropped together.
     """
 
     vector: Tensor

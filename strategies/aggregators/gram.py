@@ -110,3 +110,14 @@ def inner_products(updates: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         require_finite(updates)
         require(bool(torch.isfinite(reference).all()), "the reference holds NaN or Inf")
     return dots, squares
+
+
+def norms(updates: Tensor) -> Tensor:
+    """‖Δ_i‖ for every row, float64. One pass; rows whose squares overflow or vanish in float32 are redone alone."""
+    require_block(updates)
+    found = torch.linalg.vector_norm(updates, dim=1).double()
+    for row in (~((found > 1e-15) & (found < 1e18))).nonzero().flatten().tolist():
+        found[row] = torch.linalg.vector_norm(updates[row], dtype=torch.float64)
+    if not torch.isfinite(found.sum()):
+        require_finite(updates)
+    return found

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from thistle.strategies.aggregators.block import Aggregate, combine, original, require, rows_seen
-from thistle.strategies.aggregators.coordinates import around_median, sweep
+from thistle.strategies.aggregators.coordinates import around_median, in_order, sweep
 from thistle.strategies.aggregators.gram import gram, mixed, squared_distances
 from thistle.strategies.aggregators.network import network
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
@@ -57,14 +57,10 @@ def bulyan(updates: Tensor, f: int, *, mixing: Tensor | None = None, products: T
     require(f >= 0 and n >= 4 * f + 3, f"Bulyan needs f ≥ 0 and n ≥ 4f + 3; got f={f}, n={n}")
     distances = squared_distances(mixed(gram(updates) if products is None else products, mixing))
     chosen, theta = _choose(distances, f), n - 2 * f
-    vector, counts = sweep(
-        updates,
-        theta,
-        network(theta, 0, theta - 1, inside_sorted=True),
-        lambda rows: around_median(rows, theta - 2 * f),
-        mixing=None if mixing is None else mixing[chosen],
-        chosen=chosen,
-    )
+    sorting = network(theta, 0, theta - 1, inside_sorted=True)
+    reduce = in_order(sorting, lambda rows: around_median(rows, theta - 2 * f))
+    rows = None if mixing is None else mixing[chosen]
+    vector, counts = sweep(updates, theta, reduce, mixing=rows, chosen=chosen)
     weights = torch.zeros(n, dtype=torch.float64, device=updates.device).index_copy_(0, chosen, counts / counts.sum())
     return Aggregate(vector, original(weights, mixing))
 

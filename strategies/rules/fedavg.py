@@ -45,11 +45,11 @@ class FedAvg(Weighted, Pipeline):
         return {**super().terms(), **({REPORT_CLASSES: True} if self.class_aware else {})}
 
     def is_mean(self) -> bool:
-        """Zeno gives all updates one length."""
-        return self.filter != "zeno"
+        """Unless Zeno or adaptive clipping bounds the length of a single update."""
+        return not self.limits_length
 
     def check_settings(self) -> None:
         """Mixed rows have no class counts."""
         super().check_settings()
-        if self.class_aware and self.pre != "none":
+        if self.class_aware and self.mixing:
             raise UserError(f"strategy.pre = {self.pre}: strategy.class-aware needs each client's own update; use none")

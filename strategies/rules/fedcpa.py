@@ -30,7 +30,7 @@ class FedCPA(Weighted, Pipeline):
 
     def is_mean(self) -> bool:
         """Its weights do not go by lengths."""
-        return True
+        return not self.limits_length
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class FoolsGold(Pipeline):
 
     def is_mean(self) -> bool:
         """Its weights do not go by lengths."""
-        return True
+        return not self.limits_length
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.change import Clip, ServerRate
 from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter
 from thistle.strategies.steps.learning import ServerLearning
+from thistle.strategies.steps.limits import AdaptiveClipping
 from thistle.strategies.steps.mixing import Bucketing, NearestNeighbourMixing
 
 __all__ = [
+    "AdaptiveClipping",
     "Aggregation",
     "AngleFilter",
     "Bucketing",

@@ -25,18 +25,29 @@ RULES: dict[str, Callable[[Tensor], Aggregate]] = {
     "geometric_median": aggregators.geometric_median,
     "coordinate_median": aggregators.coordinate_median,
     "trimmed_mean": lambda u: aggregators.trimmed_mean(u, F),
+    "meamed": lambda u: aggregators.meamed(u, F),
+    "mda": lambda u: aggregators.mda(u, F),
+    "caf": lambda u: aggregators.caf(u, F),
+    "clipped_mean": aggregators.clipped_mean,
+    "robust_learning_rate": lambda u: aggregators.robust_learning_rate(u, 4),
     "krum": lambda u: aggregators.krum(u, F),
     "multi_krum": lambda u: aggregators.multi_krum(u, F, 4),
     "bulyan": lambda u: aggregators.bulyan(u, F),
     "centered_clipping": lambda u: aggregators.centered_clipping(u, 1.0, 3),
     "fltrust": lambda u: aggregators.fltrust(u, torch.ones(u.shape[1])),
 }
-HULL = [name for name in RULES if name not in ("centered_clipping", "fltrust")]  # convex, coordinate by coordinate
+OUTSIDE = ("centered_clipping", "fltrust", "clipped_mean", "robust_learning_rate")
+HULL = [name for name in RULES if name not in OUTSIDE]  # convex, coordinate by coordinate
 MIXABLE: dict[str, Callable[..., Aggregate]] = {
     "mean": aggregators.mean,
     "geometric_median": aggregators.geometric_median,
     "coordinate_median": aggregators.coordinate_median,
     "trimmed_mean": lambda u, mixing=None: aggregators.trimmed_mean(u, 1, mixing=mixing),
+    "meamed": lambda u, mixing=None: aggregators.meamed(u, 1, mixing=mixing),
+    "mda": lambda u, mixing=None: aggregators.mda(u, 1, mixing=mixing),
+    "caf": lambda u, mixing=None: aggregators.caf(u, 1, mixing=mixing),
+    "clipped_mean": lambda u, mixing=None: aggregators.clipped_mean(u, bound=8.0, mixing=mixing),
+    "robust_learning_rate": lambda u, mixing=None: aggregators.robust_learning_rate(u, 3, mixing=mixing),
     "krum": lambda u, mixing=None: aggregators.krum(u, 1, mixing=mixing),
     "multi_krum": lambda u, mixing=None: aggregators.multi_krum(u, 1, 2, mixing=mixing),
     "bulyan": lambda u, mixing=None: aggregators.bulyan(u, 1, mixing=mixing),
@@ -362,6 +373,7 @@ def test_a_rule_after_a_pre_step_is_the_rule_on_the_mixed_block(name: str) -> No
         if name not in (
             "coordinate_median",
             "trimmed_mean",
+            "meamed",
             "bulyan",
         ):  # others: a share of coordinates, ties may differ
             close(through.weights, (mixing.T @ direct.weights).numpy(), rtol=1e-4)
@@ -424,7 +436,9 @@ def test_stays_inside_the_hull_and_weights_sum_to_one(name: str, seed: int, n: i
     assert result.vector.dtype == torch.float32 and result.weights.dtype == torch.float64
 
 
-@pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean", "krum", "multi_krum", "bulyan", "converged"])
+@pytest.mark.parametrize(
+    "name", ["coordinate_median", "trimmed_mean", "meamed", "mda", "caf", "krum", "multi_krum", "bulyan", "converged"]
+)
 @PROPERTY
 @given(seed=SEEDS, size=st.sampled_from([1e3, 1e6, 1e15, 1e30]), sign=st.sampled_from([1.0, -1.0]))
 def test_f_huge_updates_are_harmless(name: str, seed: int, size: float, sign: float) -> None:
@@ -435,7 +449,7 @@ def test_f_huge_updates_are_harmless(name: str, seed: int, size: float, sign: fl
     result = rules[name](u)
     honest = u[F:]
     assert (result.vector - honest.mean(dim=0)).norm() < 2 * (honest - honest.mean(dim=0)).norm(dim=1).max()
-    if name in ("krum", "multi_krum", "converged"):
+    if name in ("krum", "multi_krum", "mda", "caf", "converged"):
         assert float(result.weights[:F].sum()) < 0.01
 
 
@@ -479,6 +493,18 @@ def test_not_finite_is_refused(name: str, value: float) -> None:
         (lambda u: aggregators.trimmed_mean(u, beta=0.5), "beta=0.5"),
         (aggregators.trimmed_mean, "beta=None"),
         (lambda u: aggregators.nearest_neighbour_mixing(u, 6), "got f=6, n=11"),
+        (lambda u: aggregators.meamed(u, 6), "MeaMed needs 0 ≤ 2f < n; got f=6, n=11"),
+        (lambda u: aggregators.caf(u, 6), "CAF needs 0 ≤ 2f < n; got f=6, n=11"),
+        (lambda u: aggregators.mda(u, 6), "MDA needs 0 ≤ 2f < n; got f=6, n=11"),
+        (
+            lambda u: aggregators.mda(u.repeat(4, 1), 17),
+            r"MDA needs f ≤ 16, because its search has 2\^f ends; got f=17",
+        ),
+        (lambda u: aggregators.adaptive_clipping(u, 6), "got f=6, n=11"),
+        (lambda u: aggregators.clipped_mean(u, bound=0.0), "a bound above 0; got 0.0"),
+        (lambda u: aggregators.robust_learning_rate(u, 12), "got threshold=12, n=11"),
+        (lambda u: aggregators.cap_weights(torch.ones(N), 0.0), "got 0.0"),
+        (lambda u: aggregators.coordinate_median(u, torch.ones(3)), "one value a row"),
         (lambda u: aggregators.bucketing(u, 12, torch.Generator()), "size=12, n=11"),
         (lambda u: aggregators.centered_clipping(u, 0.0), "tau=0.0"),
         (lambda u: aggregators.mean(u, torch.zeros(N)), "sum above 0"),
@@ -510,6 +536,11 @@ PLAIN: dict[str, Callable[[Any], Any]] = {
     "bulyan": lambda u: aggregators.bulyan(u, f=2),
     "coordinate_median": aggregators.coordinate_median,
     "trimmed_mean": lambda u: aggregators.trimmed_mean(u, f=2),
+    "meamed": lambda u: aggregators.meamed(u, f=2),
+    "mda": lambda u: aggregators.mda(u, f=2),
+    "caf": lambda u: aggregators.caf(u, f=2),
+    "clipped_mean": lambda u: aggregators.clipped_mean(u, bound=1e3),
+    "robust_learning_rate": lambda u: aggregators.robust_learning_rate(u, threshold=0),
     "centered_clipping": lambda u: aggregators.centered_clipping(u, tau=1.0),
     "fltrust": lambda u: aggregators.fltrust(u, u[0]),
 }
@@ -532,6 +563,6 @@ def test_float64_updates_are_not_rounded(name: str) -> None:
     """A spread that float32 cannot see beside the offset: the rules still tell the rows apart."""
     spread = torch.randn(N, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found, expected = PLAIN[name](1e-9 * spread + 1.0), PLAIN[name](spread)
-    if name in ("krum", "multi_krum", "bulyan", "coordinate_median", "trimmed_mean"):
+    if name in ("krum", "multi_krum", "bulyan", "coordinate_median", "trimmed_mean", "meamed", "mda", "caf"):
         torch.testing.assert_close((found.vector - 1.0) * 1e9, expected.vector, atol=1e-4, rtol=1e-4)
     assert float(found.vector.mean()) == pytest.approx(1.0, abs=0.1) or name == "centered_clipping"

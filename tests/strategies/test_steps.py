@@ -26,8 +26,9 @@ from thistle.strategies.rules.foolsgold import OneVotePerDirection
 from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter
 
 N, D, LR = 12, 9, 0.5
-RULES = ["fedavg", "rfa", "median", "trimmed-mean", "krum", "multi-krum", "bulyan"]
-SPECIAL = ["centered-clipping", "fltrust", "foolsgold"]
+RULES = ["fedavg", "rfa", "median", "trimmed-mean", "krum", "multi-krum", "bulyan", "meamed", "mda", "caf", "rlr"]
+BY_COORDINATE = ("median", "trimmed-mean", "bulyan", "meamed", "rlr")
+SPECIAL = ["norm-clipping", "centered-clipping", "fltrust", "foolsgold"]
 KEPT = torch.tensor([True, False, True, True, True, True, False, True, True, True, False, True])
 
 
@@ -90,7 +91,7 @@ def test_only_the_kept_are_aggregated(name: str) -> None:
     np.testing.assert_allclose(some.weights[KEPT], alone.weights, rtol=1e-9)
     assert not some.weights[~KEPT].any() and some.weights.dtype == torch.float64
     assert all(some.dropped_by[row] == "filter" for row in (~KEPT).nonzero().flatten().tolist())
-    assert some.coordinatewise == (name in ("median", "trimmed-mean", "bulyan"))
+    assert some.coordinatewise == (name in BY_COORDINATE)
 
 
 def test_the_mean_of_the_kept_follows_their_prior() -> None:
@@ -163,7 +164,9 @@ def test_krum_filters_all_but_one() -> None:
 # ---- pre-steps -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "rfa", "median", "krum", "centered-clipping"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "rfa", "median", "krum", "centered-clipping", "norm-clipping", "caf", "mda"]
+)
 @pytest.mark.parametrize("pre", [steps.NearestNeighbourMixing(1), steps.Bucketing(0)])
 def test_mixed_rows_take_the_updates_place(pre: Step, name: str) -> None:
     spoilt = updates()

@@ -63,7 +63,7 @@ def test_what_the_user_says_stays() -> None:
     assert flat["strategy.aggregator"] == "geometric-median"
 
 
-MEANS = {"fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold", "fedcpa"} | {
+MEANS = {"fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold", "fedcpa", "rlr"} | {
     f"flwr-{name}" for name in ("fedavg", "fedavgm", "fedprox", "fedadam", "fedyogi", "qfedavg")
 }
 
@@ -83,6 +83,12 @@ def test_auto_clips_means_on_real_nodes_and_nothing_elsewhere(name: str) -> None
         ({"name": "calfat", "base": "scaffold"}, AUTO_CLIP),
         ({"name": "rofsl", "aggregator": "mean"}, AUTO_CLIP),
         ({"name": "median"}, "off"),
+        ({"name": "fedavg", "pre": "arc"}, "off"),
+        ({"name": "fedavg", "pre": "arc", "malicious": 0}, AUTO_CLIP),
+        ({"name": "fedavg", "pre": "nnm"}, AUTO_CLIP),
+        ({"name": "rlr", "pre": "arc+nnm"}, "off"),
+        ({"name": "foolsgold", "pre": "arc"}, "off"),
+        ({"name": "rofsl", "aggregator": "mean", "pre": "arc"}, "off"),
         ({"name": "fedavg", "client.clip": "off"}, "off"),
         ({"name": "fedavg", "client.clip": 3.0}, 3.0),
         ({"name": "rofsl", "client.clip": 3.0}, 3.0),
@@ -166,6 +172,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong value": ({"name": "rofsl", "rho": -1.0}, "strategy.rho = -1.0: should be greater than or equal to 0"),
     "a wrong type": ({"name": "rofsl", "theta": "many"}, "strategy.theta = 'many': "),
     "mixing": ({"name": "rfa", "pre": "nnm", "malicious": 4}, "strategy.malicious = 4: nearest-neighbour mixing needs"),
+    "clipping": ({"name": "fedavg", "pre": "arc", "malicious": 4}, "strategy.malicious = 4: adaptive clipping needs"),
+    "clipping and mixing": ({"name": "rfa", "pre": "arc+nnm", "malicious": 4}, "strategy.malicious = 4: nearest-neig"),
+    "clipped control variates": (
+        {"name": "scaffold", "pre": "arc"},
+        "strategy.pre = arc: SCAFFOLD's control variates need the updates as they were trained, not clipped",
+    ),
+    "clipped and mixed FoolsGold": ({"name": "foolsgold", "pre": "arc+nnm"}, "strategy.pre = arc+nnm: foolsgold looks"),
+    "meamed": ({"name": "meamed", "malicious": 4}, "strategy.malicious = 4: meamed needs at least 9 updates per round"),
+    "caf": ({"name": "caf", "malicious": 4}, "strategy.malicious = 4: caf needs at least 9 updates per round"),
+    "mda": ({"name": "mda", "malicious": 4}, "strategy.malicious = 4: mda needs at least 9 updates per round"),
+    "a search without end": (
+        {"name": "mda", "malicious": 17},
+        "strategy.malicious = 17: should be less than or equal to 16",
+    ),
+    "votes": (
+        {"name": "rlr", "threshold": 8},
+        "strategy.threshold = 8: rlr needs at least 8 updates per round, but ge",
+    ),
+    "no length": ({"name": "norm-clipping", "bound": 0.0}, "strategy.bound = 0.0: should be greater than 0"),
+    "no such length": ({"name": "norm-clipping", "bound": "mean"}, "strategy.bound = 'mean': "),
     "centered clipping": ({"name": "centered-clipping", "tau": 0.0}, "strategy.tau = 0.0: centered clipping needs"),
     "nothing": ({"name": "server-alone", "gamma": 0.0}, "strategy.gamma = 0.0: server-alone would never learn"),
     "rofsl": ({"name": "rofsl", "task.server-data": "none"}, "strategy.filter = loss needs server data; set task.ser"),
@@ -174,10 +200,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "strategy.gamma = 0.5 needs server data; set task.server-data",
     ),
     "fltrust": ({"name": "fltrust", "task.server-data": "none"}, "strategy.name = fltrust needs server data"),
-    "weights of a median": (
-        {"name": "median", "weighted": True},
-        "strategy.weighted = true: median has no such setting; those that have it: fedavg",
+    "weights of Krum": (
+        {"name": "krum", "weighted": True},
+        "strategy.weighted = true: krum has no such setting; those that have it: fedavg",
     ),
+    "weights of MeaMed": ({"name": "meamed", "weighted": True}, "strategy.weighted = true: meamed has no such"),
+    "weights of MDA": ({"name": "mda", "weighted": True}, "strategy.weighted = true: mda has no such setting"),
+    "weights of CAF": ({"name": "caf", "weighted": True}, "strategy.weighted = true: caf has no such setting"),
+    "a cap of nothing": ({"name": "median", "weight-cap": 0.0}, "strategy.weight-cap = 0.0: should be greater than 0"),
+    "no cap of that name": ({"name": "median", "weight-cap": "most"}, "strategy.weight-cap = 'most': "),
     "weights of centered clipping": (
         {"name": "centered-clipping", "weighted": True},
         "strategy.weighted = true: centered-clipping has no such setting",
@@ -206,7 +237,9 @@ def test_what_cannot_work_is_refused_in_one_line(case: str) -> None:
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("name", "f", "n"), [("krum", 2, 7), ("bulyan", 1, 7), ("multi-krum", 2, 7)])
+@pytest.mark.parametrize(
+    ("name", "f", "n"), [("krum", 2, 7), ("bulyan", 1, 7), ("multi-krum", 2, 7), ("mda", 3, 7), ("caf", 3, 7)]
+)
 def test_the_largest_f_is_allowed(name: str, f: int, n: int) -> None:
     resolve(experiment(name=name, malicious=f, **{"client.per-round": n}))
     with pytest.raises(UserError):
