@@ -18,20 +18,25 @@ already goes along as `products`:
 
 from thistle.strategies.aggregators.block import Aggregate, combine
 from thistle.strategies.aggregators.clipping import centered_clipping, clip
+from thistle.strategies.aggregators.clusters import flame, signguard
 from thistle.strategies.aggregators.coordinates import coordinate_median, trimmed_mean
 from thistle.strategies.aggregators.critical import critical_weights
 from thistle.strategies.aggregators.gram import gram, inner_products, squared_distances
+from thistle.strategies.aggregators.layers import Layer, lasa
 from thistle.strategies.aggregators.means import geometric_median, mean
+from thistle.strategies.aggregators.metrics import multi_metrics
 from thistle.strategies.aggregators.mixing import bucketing, nearest_neighbour_mixing
 from thistle.strategies.aggregators.numpy_input import NumpyAggregate
 from thistle.strategies.aggregators.selection import bulyan, krum, multi_krum
 from thistle.strategies.aggregators.similarity import adapted_alpha, mean_similarities, similarities, similarity_weights
 from thistle.strategies.aggregators.spectra import Matrix, Spectra, decompose, truncate
+from thistle.strategies.aggregators.spectral import dnc
 from thistle.strategies.aggregators.spread import sample_variance
 from thistle.strategies.aggregators.trust import fltrust, foolsgold
 
 __all__ = [
     "Aggregate",
+    "Layer",
     "Matrix",
     "NumpyAggregate",
     "Spectra",
@@ -44,17 +49,22 @@ __all__ = [
     "coordinate_median",
     "critical_weights",
     "decompose",
+    "dnc",
+    "flame",
     "fltrust",
     "foolsgold",
     "geometric_median",
     "gram",
     "inner_products",
     "krum",
+    "lasa",
     "mean",
     "mean_similarities",
     "multi_krum",
+    "multi_metrics",
     "nearest_neighbour_mixing",
     "sample_variance",
+    "signguard",
     "similarities",
     "similarity_weights",
     "squared_distances",

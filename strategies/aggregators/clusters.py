@@ -1,0 +1,121 @@
+"""Rules that keep the largest cluster of clients: FLAME by their models' angles, SignGuard by their updates' signs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thistle.strategies.aggregators.block import Aggregate, combine, require, require_block, require_weights
+from thistle.strategies.aggregators.gram import gram, squared_distances
+from thistle.strategies.aggregators.lengths import lengths, shares_of, shortened
+from thistle.strategies.aggregators.numpy_input import accepts_numpy
+from thistle.strategies.aggregators.spectral import draw
+
+
+@accepts_numpy
+def flame(
+    updates: Tensor,
+    model: Tensor | None = None,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
+    weights: Tensor | None = None,
+) -> Aggregate:
+    """The mean of one HDBSCAN cluster, each Δ_i shortened to the median length S, plus noise (Nguyen et al. 2022).
+
+    Clusters have at least ⌊n/2⌋ + 1 members; distances are 1 − cos of the clients' models x + Δ_i (`model` x; None: of
+    the updates). No cluster, or n < 3: all are kept. S: the lower median over all clients. `noise` is λ: N(0, (λS)²) is
+    added to every value, from `generator`. Scores: the mean cosine distance to the others.
+
+    Needs scikit-learn. Cost: one Gram pass over n + 1 rows, HDBSCAN on n², one combination, d normal draws.
+    """
+    n, d = require_block(updates)
+    require(noise >= 0, f"FLAME needs noise ≥ 0; got {noise}")
+    distances = cosine_distances(updates, model)
+    norms = lengths(updates)
+    bound = norms.median()
+    shares = shares_of(dense_cluster(distances), require_weights(weights, n, updates))
+    vector = combine(updates, shares * shortened(norms, bound))
+    if noise:
+        vector += torch.randn(d, generator=generator, dtype=vector.dtype) * (noise * float(bound))
+    return Aggregate(vector, shares, distances.sum(dim=1) / max(1, n - 1))
+
+
+def cosine_distances(updates: Tensor, model: Tensor | None = None) -> Tensor:
+    """1 − cos(x + Δ_i, x + Δ_j), n x n, float64; of a zero vector 1, of two of them 0.
+
+    By (‖a − b‖² − (‖a‖ − ‖b‖)²) / 2‖a‖‖b‖, which loses nothing when models are much longer than updates.
+    """
+    n, _ = require_block(updates)
+    products = gram(updates, extra=model, centred=False)
+    apart, own = squared_distances(products)[:n, :n], products.diagonal()[:n]
+    since = 2 * products[:n, n] + own if model is not None else own  # ‖x + Δ_i‖² − ‖x‖²
+    norms = (since + (products[n, n] if model is not None else 0.0)).clamp(min=0).sqrt()
+    sums, lengths_ = norms[:, None] + norms[None, :], norms[:, None] * norms[None, :]
+    longer = torch.where(sums > 0, (since[:, None] - since[None, :]) / sums, 0.0)
+    distances = torch.where(lengths_ > 0, (apart - longer**2) / (2 * lengths_), (sums > 0).double())
+    return distances.clamp(0.0, 2.0).fill_diagonal_(0.0)
+
+
+def dense_cluster(distances: Tensor) -> Tensor:
+    """n booleans: HDBSCAN's one cluster of more than half of the points; all, where there is none."""
+    n, largest = len(distances), float(distances.max())
+    everybody = torch.ones(n, dtype=torch.bool)
+    if n < 3 or not largest > 0:
+        return everybody
+    from sklearn.cluster import HDBSCAN
+
+    found = HDBSCAN(
+        min_cluster_size=n // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
+    ).fit_predict((distances / largest).numpy())
+    chosen = torch.from_numpy(found) >= 0
+    return chosen if bool(chosen.any()) else everybody
+
+
+@accepts_numpy
+def signguard(
+    updates: Tensor,
+    generator: np.random.Generator,
+    share: float = 0.1,
+    low: float = 0.1,
+    high: float = 3.0,
+    weights: Tensor | None = None,
+) -> Aggregate:
+    """The mean of those with usual lengths and signs, shortened to the median length (Xu et al. 2022).
+
+    Usual lengths: `low` to `high` times the (lower) median. Usual signs: the largest cluster that MeanShift finds among
+    the shares of +, 0 and − on a part `share` of the coordinates, each divided by the largest. Where nobody has both,
+    usual lengths are enough. Scores: the distance of a client's shares to the mean of the cluster's.
+
+    Needs scikit-learn. Cost: one pass for lengths, n·d·`share` values gathered, MeanShift on n points, one combination.
+    """
+    n, d = require_block(updates)
+    require(0 < share <= 1 and 0 <= low <= 1 <= high, f"SignGuard: share={share}, low={low}, high={high}")
+    norms = lengths(updates)
+    bound = norms.median()
+    usual = (norms >= low * bound) & (norms <= high * bound)
+    features = sign_shares(updates[:, draw(generator, d, max(1, int(share * d)))])
+    alike = largest_cluster(features)
+    kept = usual & alike if bool((usual & alike).any()) else usual
+    shares = shares_of(kept, require_weights(weights, n, updates))
+    scores = torch.linalg.vector_norm(features - features[alike].mean(dim=0), dim=1)
+    return Aggregate(combine(updates, shares * shortened(norms, bound)), shares, scores)
+
+
+def sign_shares(rows: Tensor) -> Tensor:
+    """The parts of each row that are above, at and below 0, each divided by the largest of all rows: n x 3."""
+    signs = (rows > 0, rows == 0, rows < 0)
+    parts = torch.stack([one.sum(dim=1) for one in signs], dim=1).double() / rows.shape[1]
+    return parts / parts.max(dim=0).values.clamp(min=1e-8)
+
+
+def largest_cluster(points: Tensor) -> Tensor:
+    """n booleans: MeanShift's largest cluster, its bandwidth the mean distance to the ⌊n/2⌋-th neighbour."""
+    from sklearn.cluster import MeanShift, estimate_bandwidth
+
+    values = points.numpy()
+    bandwidth = estimate_bandwidth(values, quantile=0.5)
+    if not bandwidth > 0:
+        return torch.ones(len(points), dtype=torch.bool)
+    labels = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False).fit(values).labels_
+    return torch.from_numpy(labels == np.bincount(labels[labels >= 0]).argmax())

@@ -1,0 +1,29 @@
+"""How long the updates are, and how much is left of those that are too long."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from thistle.strategies.aggregators.block import require_finite
+
+
+def lengths(updates: Tensor) -> Tensor:
+    """‖Δ_i‖, float64. In float32 (25 times faster), unless squares would overflow or vanish there."""
+    norms = torch.linalg.vector_norm(updates, dim=1).double()
+    if bool(((norms > 1e-15) & (norms < 1e18)).all()):
+        return norms
+    require_finite(updates)
+    return torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
+
+
+def shortened(norms: Tensor, bound: Tensor) -> Tensor:
+    """min(1, S/‖Δ_i‖), and 1 for zero vectors."""
+    return torch.where(norms > bound, bound / norms.clamp(min=torch.finfo(torch.float64).tiny), 1.0)
+
+
+def shares_of(kept: Tensor, weights: Tensor) -> Tensor:
+    """The weights of those that are kept (n booleans), scaled to sum 1; equal ones where these have no weight."""
+    chosen = torch.where(kept, weights, 0.0)
+    total = chosen.sum()
+    return chosen / total if float(total) > 0 else kept.double() / kept.sum()

@@ -1,0 +1,125 @@
+"""FLDetector: clients whose updates do not follow from their last ones are left out for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thistle.experiments.randomness import numpy_rng
+from thistle.experiments.settings import Positive
+from thistle.strategies import aggregators
+from thistle.strategies.aggregators.prediction import hessian_product, is_split, prediction_errors, upper_cluster
+from thistle.strategies.memory.per_client import PerClient
+from thistle.strategies.memory.windows import Windows
+from thistle.strategies.pipeline import Pipeline, Weighted
+from thistle.strategies.registry import setting, strategy
+from thistle.strategies.rounds import Progress, Round, Step
+from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing
+
+DETECTED = PerClient("fldetector.detected", unseen=0.0)
+NAME = "fldetector"
+
+
+@strategy(NAME, "Zhang et al. 2022")
+class FLDetector(Weighted, Pipeline):
+    """The mean without clients whose updates do not follow from their last ones.
+
+    It takes for granted that clients take part steadily: only who was there in the last round too can be judged. With
+    10 of 50 clients per round that is two in ten (docs/papers.md has what it costs). Nobody is left out in the first
+    `window` + 2 rounds, and who is left out stays out.
+    """
+
+    window: Positive = setting("N, the rounds over which a client's errors are averaged", default=10)
+    mixable = False
+
+    def steps(self) -> list[Step | None]:
+        """One step that detects and averages."""
+        return [Detection(self.window, self.seed)]
+
+    def is_mean(self) -> bool:
+        """It is one until somebody is detected."""
+        return True
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Δ̂_i = Δ_i^{t−1} + Ĥ(x_t − x_{t−1}), errors ‖Δ̂_i − Δ_i‖ in units of the round's mean, averaged over N rounds.
+
+    Once N moves of the model are known and the gap statistic finds more than one cluster of averages, 2-means splits
+    them, and the upper part is out. The memory holds the last round's updates, 2N + 2 vectors, and N numbers per
+    client: what was sent before the last round is forgotten.
+    """
+
+    window: int
+    seed: int
+    stage: ClassVar[str] = "aggregate"
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        out = torch.from_numpy(DETECTED.of(round.memory, round.ids) > 0)
+        progress = self._judge(round, progress.drop(out, NAME))
+        if not progress.kept.any():
+            return nothing(progress)
+        found = aggregators.mean(kept_updates(progress), round.prior[progress.kept])
+        done = aggregated(round, progress, found, NAME)
+        return replace(done, voters=done.kept).note(**self._moved(round, found.vector), **_sent(round, progress))
+
+    def _judge(self, round: Round, progress: Progress) -> Progress:
+        """Scores for those who were there in the last round too, and without those that are detected now."""
+        scores = torch.full((len(round.ids),), torch.nan, dtype=torch.float64)
+        rows, last = _rows_of_last(round, progress)
+        moves = round.memory.get("fldetector.moves")
+        if moves is None or not len(rows):
+            return progress
+        errors = self._errors(round, progress.updates[rows], last).numpy()
+        relative = errors / errors.mean() if errors.mean() > 0 else np.ones_like(errors)
+        windows = Windows("fldetector.errors", self.window)
+        notes = windows.after(round.memory, [round.ids[row] for row in rows], relative)
+        ids, means = windows.ids(notes), windows.means(notes)
+        by_id = dict(zip(ids.tolist(), means.tolist(), strict=True))
+        scores[rows] = torch.tensor([by_id[round.ids[row]] for row in rows], dtype=torch.float64)
+        progress = replace(progress, scores=scores if progress.scores is None else progress.scores).note(**notes)
+        return self._detect(round, progress, ids, means) if len(moves) >= self.window else progress
+
+    def _errors(self, round: Round, updates: Tensor, last: np.ndarray) -> Tensor:
+        memory = {name: torch.from_numpy(round.memory[f"{NAME}.{name}"]) for name in ("moves", "changes", "model")}
+        product = hessian_product(memory["moves"], memory["changes"], round.model - memory["model"])
+        return prediction_errors(updates, torch.from_numpy(last), product)
+
+    def _detect(self, round: Round, progress: Progress, ids: np.ndarray, means: np.ndarray) -> Progress:
+        free = DETECTED.of(round.memory, ids) == 0
+        if not is_split(means[free], numpy_rng(self.seed, "gap", round.number)):
+            return progress
+        caught = ids[free][upper_cluster(means[free])[0]]
+        rows = torch.from_numpy(np.isin(np.array(round.ids, np.uint64), caught))
+        return progress.drop(rows, NAME).note(**DETECTED.after(round.memory, caught, np.ones(len(caught))))
+
+    def _moved(self, round: Round, step: Tensor) -> dict[str, np.ndarray]:
+        """What Ĥ is made of: the last N moves of the model and changes of the aggregate."""
+        now = {"fldetector.model": round.model.numpy().copy(), "fldetector.step": step.numpy()}
+        if "fldetector.model" not in round.memory:
+            return now
+        pairs = {"moves": (round.model.numpy(), "model"), "changes": (step.numpy(), "step")}
+        for name, (value, before) in pairs.items():
+            past = round.memory.get(f"{NAME}.{name}", np.empty((0, len(value)), np.float32))
+            now[f"{NAME}.{name}"] = np.vstack([past, value - round.memory[f"{NAME}.{before}"]])[-self.window :]
+        return now
+
+
+def _rows_of_last(round: Round, progress: Progress) -> tuple[list[int], np.ndarray]:
+    """Rows that are still in and were there in the last round, and what they sent then."""
+    before = round.memory.get("fldetector.sent.ids", np.empty(0, np.uint64))
+    place = {int(client): row for row, client in enumerate(before)}
+    kept = progress.kept.tolist()
+    rows = [row for row, client in enumerate(round.ids) if kept[row] and client in place]
+    sent = round.memory.get("fldetector.sent", np.empty((0, 0), np.float32))
+    return rows, sent[[place[round.ids[row]] for row in rows]]
+
+
+def _sent(round: Round, progress: Progress) -> dict[str, np.ndarray]:
+    """What those that are still in sent in this round."""
+    ids = [client for client, kept in zip(round.ids, progress.kept.tolist(), strict=True) if kept]
+    return {"fldetector.sent.ids": np.array(ids, np.uint64), "fldetector.sent": kept_updates(progress).numpy().copy()}
