@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,20 +23,20 @@ def flame(
     generator: torch.Generator | None = None,
     weights: Tensor | None = None,
 ) -> Aggregate:
-    """The mean of one HDBSCAN cluster, each Δ_i shortened to the median length S, plus noise (Nguyen et al. 2022).
+    """The mean of HDBSCAN's majority, each Δ_i shortened to the median length S, plus noise (Nguyen et al. 2022).
 
-    Clusters have at least ⌊n/2⌋ + 1 members; distances are 1 − cos of the clients' models x + Δ_i (`model` x; None: of
-    the updates). No cluster, or n < 3: all are kept. S: the lower median over all clients. `noise` is λ: N(0, (λS)²) is
-    added to every value, from `generator`. Scores: the mean cosine distance to the others.
+    Distances are 1 − cos of the clients' models x + Δ_i (`model` x; None: of the updates); for the cluster see
+    `majority_cluster`. S: the lower median over all clients. `noise` is λ: N(0, (λS)²) is added to every value, from
+    `generator`. Scores: the mean distance to the others.
 
-    Needs scikit-learn. Cost: one Gram pass over n + 1 rows, HDBSCAN on n², one combination, d normal draws.
+    Cost: one Gram pass over n + 1 rows, n² for the cluster, one combination, d normal draws.
     """
     n, d = require_block(updates)
     require(noise >= 0, f"FLAME needs noise ≥ 0; got {noise}")
     distances = cosine_distances(updates, model)
     norms = lengths(updates)
     bound = norms.median()
-    shares = shares_of(dense_cluster(distances), require_weights(weights, n, updates))
+    shares = shares_of(majority_cluster(distances), require_weights(weights, n, updates))
     vector = combine(updates, shares * shortened(norms, bound))
     if noise:
         vector += torch.randn(d, generator=generator, dtype=vector.dtype) * (noise * float(bound))
@@ -57,19 +59,36 @@ def cosine_distances(updates: Tensor, model: Tensor | None = None) -> Tensor:
     return distances.clamp(0.0, 2.0).fill_diagonal_(0.0)
 
 
-def dense_cluster(distances: Tensor) -> Tensor:
-    """n booleans: HDBSCAN's one cluster of more than half of the points; all, where there is none."""
-    n, largest = len(distances), float(distances.max())
-    everybody = torch.ones(n, dtype=torch.bool)
-    if n < 3 or not largest > 0:
-        return everybody
-    from sklearn.cluster import HDBSCAN
+def majority_cluster(distances: Tensor) -> Tensor:
+    """n booleans: the first cluster of more than half of the points that single linkage makes.
 
-    found = HDBSCAN(
-        min_cluster_size=n // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
-    ).fit_predict((distances / largest).numpy())
-    chosen = torch.from_numpy(found) >= 0
-    return chosen if bool(chosen.any()) else everybody
+    Points are joined in order of their distances until a cluster has ⌊n/2⌋ + 1 members, equal distances together.
+    That is what HDBSCAN finds with that minimum size and min_samples = 1: such a cluster cannot fall in two, and the
+    points that leave it last are the cluster. Cost n².
+    """
+    n = len(distances)
+    label, enough = np.arange(n), np.inf
+    for distance, a, b in sorted(_spanning_tree(distances.numpy())):
+        if distance > enough:
+            break
+        label[label == label[b]] = label[a]
+        if (label == label[a]).sum() > n // 2:
+            enough = distance
+    return torch.from_numpy(label == np.bincount(label).argmax())
+
+
+def _spanning_tree(distances: np.ndarray) -> Iterator[tuple[float, int, int]]:
+    """The edges of a minimum spanning tree (Prim), each with its length."""
+    n = len(distances)
+    nearest, away = np.zeros(n, int), distances[0].copy()
+    away[0] = np.inf
+    outside = np.arange(n) > 0
+    for _ in range(n - 1):
+        new = int(np.argmin(away))
+        yield float(away[new]), int(nearest[new]), new
+        outside[new], away[new] = False, np.inf
+        closer = outside & (distances[new] < away)
+        nearest[closer], away[closer] = new, distances[new][closer]
 
 
 @accepts_numpy

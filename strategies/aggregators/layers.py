@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 from thistle.strategies.aggregators.block import Aggregate, require, require_block, require_weights
 from thistle.strategies.aggregators.lengths import lengths, shares_of, shortened
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
 
-CHUNK_VALUES = 2**18
+CHUNK = 2**17
+"""Values of a row at a time: they stay in the cache."""
 
 
 class Layer(NamedTuple):
@@ -48,50 +52,59 @@ def lasa(
     prior, norms = require_weights(weights, n, updates), lengths(updates)
     scale = shortened(norms, norms.median())
     least = smallest_kept(updates, layers, sparsity)
-    vector, total, kept = updates.new_empty(d), torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    vector = updates.new_zeros(d)
+    total, kept = torch.zeros(2, n, dtype=torch.float64)
     for layer in layers:
         usual = _usual(updates, layer, least, scale, sparsity, (norm_bound, sign_bound))
         shares = shares_of(usual, prior)
-        factors = (shares * scale).to(updates.dtype)
-        for columns, values in _masked(updates, layer, least):
-            vector[columns] = factors @ values
+        for row in usual.nonzero().flatten().tolist():
+            for columns, values in _sparse(updates[row], layer, least[row]):
+                vector[columns].add_(values, alpha=float(shares[row] * scale[row]))
         part = (layer.stop - layer.start) / d
         total, kept = total + part * shares, kept + part * usual
     return Aggregate(vector, total, kept)
 
 
-def smallest_kept(updates: Tensor, layers: Sequence[Layer], sparsity: float) -> Tensor:
+def smallest_kept(updates: Tensor, layers: Sequence[Layer], sparsity: float) -> list[float]:
     """For every client the least size of a value in sparse layers that is not set to 0."""
-    size = sum(layer.stop - layer.start for layer in layers if layer.sparse)
+    chosen = [layer for layer in layers if layer.sparse]
+    size = sum(layer.stop - layer.start for layer in chosen)
     gone = size - int(size * (1 - sparsity) + 1e-9)
     if not gone:
-        return updates.new_zeros(len(updates))
-    return torch.stack([_sizes(row, layers).kthvalue(min(gone + 1, size)).values for row in updates])
+        return [0.0] * len(updates)
+    sizes, found = updates.new_empty(size), []
+    for row in updates:
+        torch.cat([row[layer.start : layer.stop] for layer in chosen], out=sizes).abs_()
+        sizes.numpy().partition(min(gone, size - 1))  # ten times as fast as torch's kthvalue
+        found.append(float(sizes[min(gone, size - 1)]))
+    return found
 
 
-def _sizes(row: Tensor, layers: Sequence[Layer]) -> Tensor:
-    return torch.cat([row[layer.start : layer.stop] for layer in layers if layer.sparse]).abs_()
+def _sparse(row: Tensor, layer: Layer, least: float) -> Iterator[tuple[slice, Tensor]]:
+    """A client's values in a layer, small ones set to 0, chunk by chunk."""
+    below = math.nextafter(least, 0.0) if row.dtype == torch.float64 else _next_below(least)
+    for start in range(layer.start, layer.stop, CHUNK):
+        columns = slice(start, min(start + CHUNK, layer.stop))
+        values = row[columns]
+        yield columns, hardshrink(values, below) if layer.sparse and least > 0 else values
 
 
-def _masked(updates: Tensor, layer: Layer, least: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The layer's values, small ones set to 0, chunk by chunk."""
-    width = max(1, CHUNK_VALUES // len(updates))
-    for start in range(layer.start, layer.stop, width):
-        columns = slice(start, min(start + width, layer.stop))
-        values = updates[:, columns]
-        yield columns, values * (values.abs() >= least[:, None]) if layer.sparse else values
+def _next_below(value: float) -> float:
+    return float(np.nextafter(np.float32(value), np.float32(0)))
 
 
 def _usual(
-    updates: Tensor, layer: Layer, least: Tensor, scale: Tensor, sparsity: float, bounds: tuple[float, float]
+    updates: Tensor, layer: Layer, least: Sequence[float], scale: Tensor, sparsity: float, bounds: tuple[float, float]
 ) -> Tensor:
     """n booleans: whose length and signs are usual in this layer; all, where nobody's are."""
-    squares, above, below = torch.zeros(3, len(updates), dtype=torch.float64)
-    for _, values in _masked(updates, layer, least):
-        squares += torch.linalg.vector_norm(values, dim=1).double() ** 2
-        above += (values > 0).sum(dim=1)
-        below += (values < 0).sum(dim=1)
-    balance = 0.5 * (1 + (1 - sparsity) * (above - below) / (above + below).clamp(min=1))
+    squares, balance, signed = torch.zeros(3, len(updates), dtype=torch.float64)
+    for row, update in enumerate(updates):
+        for _, values in _sparse(update, layer, least[row]):
+            squares[row] += float(torch.linalg.vector_norm(values)) ** 2
+            signs = values.sign()
+            balance[row] += float(signs.sum())
+            signed[row] += float(torch.dot(signs, signs))  # whole numbers below 2²⁴ are exact
+    balance = 0.5 * (1 + (1 - sparsity) * balance / signed.clamp(min=1))
     usual = (from_median(squares.sqrt() * scale) < bounds[0]) & (from_median(balance) < bounds[1])
     return usual if bool(usual.any()) else torch.ones_like(usual)
 

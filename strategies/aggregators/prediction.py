@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thistle.strategies.aggregators.block import require
+from thistle.strategies.aggregators.lengths import lengths
 
 REFERENCES = 10
 """Uniform samples that a split is compared with, as in the authors' code."""
@@ -26,9 +27,9 @@ def hessian_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor:
     """
     require(moves.shape == changes.shape, f"as many moves as changes; got {moves.shape}, {changes.shape}")
     told = torch.linalg.vector_norm(moves, dim=1) > 0
-    s, y = moves[told], changes[told]
-    if not len(s):
+    if not bool(told.any()):
         return torch.zeros_like(v)
+    s, y = (moves, changes) if bool(told.all()) else (moves[told], changes[told])
     ss, sy = (s @ s.T).double(), (s @ y.T).double()
     sigma = sy[-1, -1] / ss[-1, -1]
     lower = sy.tril(-1)
@@ -43,8 +44,7 @@ def hessian_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor:
 def prediction_errors(updates: Tensor, last: Tensor, product: Tensor) -> Tensor:
     """‖Δ_i^{t−1} + Ĥ(x_t − x_{t−1}) − Δ_i^t‖ for every client, float64. One pass, row by row."""
     pairs = zip(updates, last, strict=True)
-    errors = [float(torch.linalg.vector_norm(before - now + product, dtype=torch.float64)) for now, before in pairs]
-    return torch.tensor(errors, dtype=torch.float64)
+    return torch.cat([lengths((before - now).add_(product)[None]) for now, before in pairs])
 
 
 def upper_cluster(values: np.ndarray) -> tuple[np.ndarray, float]:

@@ -29,6 +29,10 @@ class Windows:
         after[place, 0] = values
         return {f"{self.name}.ids": ids, self.name: after}
 
+    def empty(self) -> dict[str, np.ndarray]:
+        """What to write into the memory to forget all numbers."""
+        return {f"{self.name}.ids": np.empty(0, np.uint64), self.name: np.empty((0, self.size))}
+
     def ids(self, memory: Memory) -> np.ndarray:
         """Who has numbers."""
         return memory.get(f"{self.name}.ids", np.empty(0, np.uint64))

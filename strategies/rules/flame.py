@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from thistle.experiments.extras import require
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import NonNegative
 from thistle.strategies.aggregators import Aggregate, flame
@@ -18,7 +17,7 @@ from thistle.strategies.steps.aggregation import RoundAggregation
 class Flame(Weighted, Pipeline):
     """The densest majority by the models' angles, clipped to the median length, plus noise.
 
-    Needs scikit-learn. `weighted` is about the mean; the majority is one of clients, not of examples.
+    `weighted` is about the mean; the majority is one of clients, not of examples.
     """
 
     noise: NonNegative = setting(
@@ -32,8 +31,3 @@ class Flame(Weighted, Pipeline):
 
     def _aggregate(self, round: Round, updates: Tensor, weights: Tensor) -> Aggregate:
         return flame(updates, round.model, self.noise, torch_rng(self.seed, "flame-noise", round.number), weights)
-
-    def check_settings(self) -> None:
-        """HDBSCAN is scikit-learn's."""
-        super().check_settings()
-        require("sklearn")

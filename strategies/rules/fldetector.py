@@ -30,7 +30,7 @@ class FLDetector(Weighted, Pipeline):
 
     It takes for granted that clients take part steadily: only who was there in the last round too can be judged. With
     10 of 50 clients per round that is two in ten (docs/papers.md has what it costs). Nobody is left out in the first
-    `window` + 2 rounds, and who is left out stays out.
+    `window` + 2 rounds, and who is left out stays out; then it starts to count anew.
     """
 
     window: Positive = setting("N, the rounds over which a client's errors are averaged", default=10)
@@ -50,8 +50,9 @@ class Detection:
     """Δ̂_i = Δ_i^{t−1} + Ĥ(x_t − x_{t−1}), errors ‖Δ̂_i − Δ_i‖ in units of the round's mean, averaged over N rounds.
 
     Once N moves of the model are known and the gap statistic finds more than one cluster of averages, 2-means splits
-    them, and the upper part is out. The memory holds the last round's updates, 2N + 2 vectors, and N numbers per
-    client: what was sent before the last round is forgotten.
+    them, and the upper part is out. Then moves and errors are forgotten: the paper starts training anew, and what was
+    seen under attack says nothing about those that are left. The memory holds the last round's updates, 2N + 2 vectors
+    and N numbers per client.
     """
 
     window: int
@@ -65,14 +66,14 @@ class Detection:
             return nothing(progress)
         found = aggregators.mean(kept_updates(progress), round.prior[progress.kept])
         done = aggregated(round, progress, found, NAME)
-        return replace(done, voters=done.kept).note(**self._moved(round, found.vector), **_sent(round, progress))
+        return done.note(**self._moved(round, progress, found.vector), **_sent(round, progress))
 
     def _judge(self, round: Round, progress: Progress) -> Progress:
         """Scores for those who were there in the last round too, and without those that are detected now."""
         scores = torch.full((len(round.ids),), torch.nan, dtype=torch.float64)
         rows, last = _rows_of_last(round, progress)
         moves = round.memory.get("fldetector.moves")
-        if moves is None or not len(rows):
+        if moves is None or not len(moves) or not rows:
             return progress
         errors = self._errors(round, progress.updates[rows], last).numpy()
         relative = errors / errors.mean() if errors.mean() > 0 else np.ones_like(errors)
@@ -90,22 +91,24 @@ class Detection:
         return prediction_errors(updates, torch.from_numpy(last), product)
 
     def _detect(self, round: Round, progress: Progress, ids: np.ndarray, means: np.ndarray) -> Progress:
-        free = DETECTED.of(round.memory, ids) == 0
-        if not is_split(means[free], numpy_rng(self.seed, "gap", round.number)):
+        if not is_split(means, numpy_rng(self.seed, "gap", round.number)):
             return progress
-        caught = ids[free][upper_cluster(means[free])[0]]
+        caught = ids[upper_cluster(means)[0]]
         rows = torch.from_numpy(np.isin(np.array(round.ids, np.uint64), caught))
-        return progress.drop(rows, NAME).note(**DETECTED.after(round.memory, caught, np.ones(len(caught))))
+        forgotten = Windows("fldetector.errors", self.window).empty()
+        return progress.drop(rows, NAME).note(**DETECTED.after(round.memory, caught, np.ones(len(caught))), **forgotten)
 
-    def _moved(self, round: Round, step: Tensor) -> dict[str, np.ndarray]:
-        """What Ĥ is made of: the last N moves of the model and changes of the aggregate."""
+    def _moved(self, round: Round, progress: Progress, step: Tensor) -> dict[str, np.ndarray]:
+        """What Ĥ is made of: the last N moves of the model and changes of the aggregate; none after a detection."""
         now = {"fldetector.model": round.model.numpy().copy(), "fldetector.step": step.numpy()}
         if "fldetector.model" not in round.memory:
             return now
         pairs = {"moves": (round.model.numpy(), "model"), "changes": (step.numpy(), "step")}
+        anew = DETECTED.name in progress.notes
         for name, (value, before) in pairs.items():
             past = round.memory.get(f"{NAME}.{name}", np.empty((0, len(value)), np.float32))
-            now[f"{NAME}.{name}"] = np.vstack([past, value - round.memory[f"{NAME}.{before}"]])[-self.window :]
+            grown = np.vstack([past, value - round.memory[f"{NAME}.{before}"]])[-self.window :]
+            now[f"{NAME}.{name}"] = grown[:0] if anew else grown
         return now
 
 
