@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -41,9 +42,8 @@ def hessian_product(moves: Tensor, changes: Tensor, v: Tensor) -> Tensor:
     return factor * v - factor * (left @ s) - right @ y
 
 
-def prediction_errors(updates: Tensor, last: Tensor, product: Tensor) -> Tensor:
-    """‖Δ_i^{t−1} + Ĥ(x_t − x_{t−1}) − Δ_i^t‖ for every client, float64. One pass, row by row."""
-    pairs = zip(updates, last, strict=True)
+def prediction_errors(pairs: Iterable[tuple[Tensor, Tensor]], product: Tensor) -> Tensor:
+    """‖Δ_i^{t−1} + Ĥ(x_t − x_{t−1}) − Δ_i^t‖ for every client's (Δ_i^t, Δ_i^{t−1}), float64. One pass, row by row."""
     return torch.cat([lengths((before - now).add_(product)[None]) for now, before in pairs])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -71,11 +72,11 @@ class Detection:
     def _judge(self, round: Round, progress: Progress) -> Progress:
         """Scores for those who were there in the last round too, and without those that are detected now."""
         scores = torch.full((len(round.ids),), torch.nan, dtype=torch.float64)
-        rows, last = _rows_of_last(round, progress)
+        rows, places = _rows_of_last(round, progress)
         moves = round.memory.get("fldetector.moves")
         if moves is None or not len(moves) or not rows:
             return progress
-        errors = self._errors(round, progress.updates[rows], last).numpy()
+        errors = self._errors(round, progress.updates, zip(rows, places, strict=True)).numpy()
         relative = errors / errors.mean() if errors.mean() > 0 else np.ones_like(errors)
         windows = Windows("fldetector.errors", self.window)
         notes = windows.after(round.memory, [round.ids[row] for row in rows], relative)
@@ -85,10 +86,11 @@ class Detection:
         progress = replace(progress, scores=scores if progress.scores is None else progress.scores).note(**notes)
         return self._detect(round, progress, ids, means) if len(moves) >= self.window else progress
 
-    def _errors(self, round: Round, updates: Tensor, last: np.ndarray) -> Tensor:
-        memory = {name: torch.from_numpy(round.memory[f"{NAME}.{name}"]) for name in ("moves", "changes", "model")}
-        product = hessian_product(memory["moves"], memory["changes"], round.model - memory["model"])
-        return prediction_errors(updates, torch.from_numpy(last), product)
+    def _errors(self, round: Round, updates: Tensor, pairs: Iterable[tuple[int, int]]) -> Tensor:
+        names = ("moves", "changes", "model", "sent")
+        moves, changes, model, sent = (torch.from_numpy(round.memory[f"{NAME}.{name}"]) for name in names)
+        product = hessian_product(moves, changes, round.model - model)
+        return prediction_errors(((updates[row], sent[place]) for row, place in pairs), product)
 
     def _detect(self, round: Round, progress: Progress, ids: np.ndarray, means: np.ndarray) -> Progress:
         if not is_split(means, numpy_rng(self.seed, "gap", round.number)):
@@ -112,14 +114,13 @@ class Detection:
         return now
 
 
-def _rows_of_last(round: Round, progress: Progress) -> tuple[list[int], np.ndarray]:
-    """Rows that are still in and were there in the last round, and what they sent then."""
+def _rows_of_last(round: Round, progress: Progress) -> tuple[list[int], list[int]]:
+    """Rows that are still in and were there in the last round, and their rows then."""
     before = round.memory.get("fldetector.sent.ids", np.empty(0, np.uint64))
     place = {int(client): row for row, client in enumerate(before)}
     kept = progress.kept.tolist()
     rows = [row for row, client in enumerate(round.ids) if kept[row] and client in place]
-    sent = round.memory.get("fldetector.sent", np.empty((0, 0), np.float32))
-    return rows, sent[[place[round.ids[row]] for row in rows]]
+    return rows, [place[round.ids[row]] for row in rows]
 
 
 def _sent(round: Round, progress: Progress) -> dict[str, np.ndarray]:

@@ -28,7 +28,9 @@ class LASA(Weighted, Pipeline):
     norm_bound: AboveZero = setting(
         "how far a layer's length may be from the median, in standard deviations", default=2.0
     )
-    sign_bound: AboveZero = setting("how far its balance of signs may be", default=1.0)
+    sign_bound: AboveZero = setting(
+        "how far a layer's balance of signs may be from the median, in standard deviations", default=1.0
+    )
 
     def steps(self) -> list[Step | None]:
         """One step that chooses and averages."""

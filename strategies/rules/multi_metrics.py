@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from thistle.strategies.aggregators import Aggregate, multi_metrics
-from thistle.strategies.options import Rank
+from thistle.strategies.options import Rank as Part
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Round, Step
@@ -19,7 +19,7 @@ class MultiMetrics(Weighted, Pipeline):
     `weighted` is about the mean; who is like the others is decided without weights.
     """
 
-    keep: Rank = setting("the share of replies that is kept", default=0.3)
+    keep: Part = setting("the share of replies that is kept", default=0.3)
 
     def steps(self) -> list[Step | None]:
         """One step that chooses and averages."""

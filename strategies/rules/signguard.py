@@ -10,7 +10,7 @@ from torch import Tensor
 from thistle.experiments.extras import require
 from thistle.experiments.randomness import numpy_rng
 from thistle.strategies.aggregators import Aggregate, signguard
-from thistle.strategies.options import Rank
+from thistle.strategies.options import Rank as Part
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Round, Step
@@ -28,8 +28,8 @@ class SignGuard(Weighted, Pipeline):
     """
 
     shortest: Lower = setting("the least length of a usual update, in units of the median", default=0.1)
-    longest: Upper = setting("the greatest one", default=3.0)
-    coordinate_share: Rank = setting(
+    longest: Upper = setting("the greatest length of a usual update, in units of the median", default=3.0)
+    coordinate_share: Part = setting(
         "the share of coordinates whose signs are counted, drawn in each round", default=0.1
     )
 

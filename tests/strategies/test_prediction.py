@@ -55,7 +55,7 @@ def test_a_model_that_did_not_move_predicts_no_change() -> None:
 def test_errors() -> None:
     now, last, product = block(5, D), block(5, D, 1), block(1, D, 2)[0]
     expected = [np.sqrt(((b + product - a).double().numpy() ** 2).sum()) for a, b in zip(now, last, strict=True)]
-    np.testing.assert_allclose(prediction_errors(now, last, product), expected, rtol=1e-5)
+    np.testing.assert_allclose(prediction_errors(zip(now, last, strict=True), product), expected, rtol=1e-5)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=9, unique=True))
