@@ -5,7 +5,7 @@
 Updates are a tensor or a numpy array, float32 or float64; the answer is of the same kind and type (weights: float64).
 
 Every rule returns an `Aggregate`: the new vector and the weight that each client had in it. None copies the block:
-beside it a kernel holds n x n matrices, a few vectors and one chunk of columns.
+beside it a kernel holds n x n matrices, a few vectors and one chunk, or a sample, of columns.
 
 A pre-step (`nearest_neighbour_mixing`, `bucketing`) is an n' x n matrix, handed to the rule that follows as `mixing`:
 the rule then sees the n' mixed rows, and its weights are given back for the n clients. A Gram matrix that is there

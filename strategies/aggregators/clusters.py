@@ -46,16 +46,21 @@ def flame(
 def cosine_distances(updates: Tensor, model: Tensor | None = None) -> Tensor:
     """1 − cos(x + Δ_i, x + Δ_j), n x n, float64; of a zero vector 1, of two of them 0.
 
-    By (‖a − b‖² − (‖a‖ − ‖b‖)²) / 2‖a‖‖b‖, which loses nothing when models are much longer than updates.
+    Of vectors a, b with similar lengths by (‖a − b‖² − (‖a‖ − ‖b‖)²) / 2‖a‖‖b‖, which loses nothing when models are
+    much longer than updates; of others by ⟨a, b⟩, which loses nothing when one of them is huge.
     """
     n, _ = require_block(updates)
-    products = gram(updates, extra=model, centred=False)
-    apart, own = squared_distances(products)[:n, :n], products.diagonal()[:n]
-    since = 2 * products[:n, n] + own if model is not None else own  # ‖x + Δ_i‖² − ‖x‖²
-    norms = (since + (products[n, n] if model is not None else 0.0)).clamp(min=0).sqrt()
-    sums, lengths_ = norms[:, None] + norms[None, :], norms[:, None] * norms[None, :]
+    origin = updates.new_zeros(updates.shape[1]) if model is None else model
+    products = gram(updates, extra=origin, centred=False)
+    own, inner, along, whole = products.diagonal()[:n], products[:n, :n], products[:n, n], products[n, n]
+    since = 2 * along + own  # ‖x + Δ_i‖² − ‖x‖²
+    norms = (since + whole).clamp(min=0).sqrt()
+    sums, sizes = norms[:, None] + norms[None, :], norms[:, None] * norms[None, :]
     longer = torch.where(sums > 0, (since[:, None] - since[None, :]) / sums, 0.0)
-    distances = torch.where(lengths_ > 0, (apart - longer**2) / (2 * lengths_), (sums > 0).double())
+    near = (squared_distances(products)[:n, :n] - longer**2) / (2 * sizes)
+    far = 1 - (whole + along[:, None] + along[None, :] + inner) / sizes
+    alike = longer.abs() < torch.minimum(norms[:, None], norms[None, :])
+    distances = torch.where(sizes > 0, torch.where(alike, near, far), (sums > 0).double())
     return distances.clamp(0.0, 2.0).fill_diagonal_(0.0)
 
 

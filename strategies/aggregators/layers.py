@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import hardshrink
 
 from thistle.strategies.aggregators.block import Aggregate, require, require_block, require_weights
-from thistle.strategies.aggregators.lengths import lengths, shares_of, shortened
+from thistle.strategies.aggregators.lengths import length, lengths, shares_of, shortened
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
 
 CHUNK = 2**17
@@ -100,7 +100,7 @@ def _usual(
     squares, balance, signed = torch.zeros(3, len(updates), dtype=torch.float64)
     for row, update in enumerate(updates):
         for _, values in _sparse(update, layer, least[row]):
-            squares[row] += float(torch.linalg.vector_norm(values)) ** 2
+            squares[row] += length(values) ** 2
             signs = values.sign()
             balance[row] += float(signs.sum())
             signed[row] += float(torch.dot(signs, signs))  # whole numbers below 2²⁴ are exact

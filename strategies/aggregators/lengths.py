@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,12 @@ def lengths(updates: Tensor) -> Tensor:
         return norms
     require_finite(updates)
     return torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
+
+
+def length(values: Tensor, ord: float = 2.0) -> float:
+    """The norm of one vector, in float32 unless it would overflow there."""
+    found = float(torch.linalg.vector_norm(values, ord=ord))
+    return found if math.isfinite(found) else float(torch.linalg.vector_norm(values, ord=ord, dtype=torch.float64))
 
 
 def shortened(norms: Tensor, bound: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thistle.strategies.aggregators.block import Aggregate, combine, require, require_block, require_weights
 from thistle.strategies.aggregators.gram import inner_products
-from thistle.strategies.aggregators.lengths import shares_of
+from thistle.strategies.aggregators.lengths import length, shares_of
 from thistle.strategies.aggregators.numpy_input import accepts_numpy
 
 
@@ -41,7 +41,8 @@ def metrics_of(updates: Tensor, model: Tensor) -> Tensor:
     sine_squared = ((own**2 * squares - dots**2) / lengths_**2).clamp(min=0)
     near = sine_squared / (1 + cosine.clamp(min=0))  # nothing is lost where the cosine is almost 1
     apart = torch.where(defined, torch.where(cosine > 0, near, 1 - cosine), 1.0)
-    return torch.stack([torch.linalg.vector_norm(updates, ord=1, dim=1).double(), squares.sqrt(), apart], dim=1)
+    sums = torch.tensor([length(row, ord=1) for row in updates], dtype=torch.float64)
+    return torch.stack([sums, squares.sqrt(), apart], dim=1)
 
 
 def summed_differences(values: Tensor) -> Tensor:

@@ -57,6 +57,19 @@ def check_edges(rule: Rule) -> None:
         assert found.scores is not None and found.scores.shape == (len(updates),)
 
 
+def check_huge(rule: Rule) -> None:
+    """One row beyond what float32 can square does not blind the rule, nor lead it."""
+    honest = block(8)
+    longest = float(torch.linalg.vector_norm(honest, dim=1).max())
+    for size in (1e15, 1e30, 1e36):
+        for places in (slice(None), slice(0, 40)):
+            huge = block(1, seed=5)
+            huge[:, places] *= size
+            found = rule(torch.cat([huge, honest]), None)
+            assert float(torch.linalg.vector_norm(found.vector.double())) <= longest
+            assert len(kept(found)) < 9
+
+
 def check_weights(rule: Rule, updates: Tensor) -> None:
     """Weights change the mean of those that are kept, and not who is."""
     weights = torch.arange(1, len(updates) + 1, dtype=torch.float64)

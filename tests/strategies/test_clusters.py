@@ -14,6 +14,7 @@ from tests.strategies.blocks import (
     attacked,
     block,
     check_edges,
+    check_huge,
     check_order,
     check_weights,
     clipped_mean,
@@ -155,6 +156,7 @@ def test_signguard(n: int, seed: int) -> None:
 @pytest.mark.parametrize("rule", [majority, usual_signs])
 def test_edges_and_weights(rule: object) -> None:
     check_edges(rule)  # type: ignore[arg-type]
+    check_huge(rule)  # type: ignore[arg-type]
     check_weights(rule, attacked())  # type: ignore[arg-type]
 
 

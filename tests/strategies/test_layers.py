@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.strategies.blocks import attacked, block, check_edges, check_order, lower_median
+from tests.strategies.blocks import attacked, block, check_edges, check_huge, check_order, lower_median
 from thistle.protocol.layout import Layout
 from thistle.strategies.aggregators import Aggregate, Layer, lasa
 from thistle.strategies.rules.lasa import layers_of
@@ -94,6 +94,7 @@ def test_layers_must_cover_the_vector() -> None:
 
 def test_edges() -> None:
     check_edges(lambda u, w: lasa(u, LAYERS, 0.0, weights=w))
+    check_huge(usual)
     for updates in (torch.zeros(4, 60), block(2), block(1)):
         assert torch.isfinite(usual(updates).vector).all()
 
