@@ -24,6 +24,9 @@ class Server(Protocol):
     def gradient(self) -> Tensor:
         """g0 at the model that was sent."""
 
+    def loss(self, vector: Tensor) -> float:
+        """f0 at this model."""
+
     def learn(self, start: Tensor, rate: float) -> Tensor:
         """Where local SGD on the server's data leads from `start`."""
 

@@ -19,11 +19,14 @@ class Aggregate:
       `centered_clipping`: less than 1 by what the starting point keeps; `clipped_mean`: by what was clipped);
     - a rule that works coordinate by coordinate (median, trimmed mean, MeaMed, Bulyan): the number of coordinates in
       which the client's value was kept, times its own weight if it has one, divided by the sum over all clients.
-      Equal values are kept or dropped together.
+      Equal values are kept or dropped together;
+    - a mean of shortened updates (`flame`, `signguard`, `lasa`): the share that each had in the mean.
+    `scores`: n values, float64, by which the rule judged the clients; None: it gives none.
     """
 
     vector: Tensor
     weights: Tensor
+    scores: Tensor | None = None
 
 
 def require(condition: bool, message: str) -> None:

@@ -22,6 +22,7 @@ class NumpyAggregate:
 
     vector: np.ndarray
     weights: np.ndarray
+    scores: np.ndarray | None = None
 
 
 class Rule(Protocol[P]):
@@ -44,7 +45,8 @@ def accepts_numpy(rule: Callable[Concatenate[Tensor, P], Aggregate]) -> Rule[P]:
             return rule(updates, *args, **kwargs)
         others = {name: _tensor(value) for name, value in kwargs.items()}
         found = rule(_tensor(updates), *map(_tensor, args), **others)  # type: ignore[arg-type]
-        return NumpyAggregate(found.vector.numpy(), found.weights.numpy())
+        scores = None if found.scores is None else found.scores.numpy()
+        return NumpyAggregate(found.vector.numpy(), found.weights.numpy(), scores)
 
     return cast(Rule[P], either)
 

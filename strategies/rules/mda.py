@@ -21,6 +21,7 @@ class MDA(Pipeline):
         "f, the number of malicious replies per round that it withstands; its search takes time 2^f", default=1
     )
     mixes = True
+    leaves_out = "not selected"
 
     def rule(self, updates: Tensor, weights: Tensor | None, **mixing: Any) -> Aggregate:
         """The mean of the n − f updates of least diameter."""

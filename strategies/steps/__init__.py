@@ -1,6 +1,6 @@
 """The parts of a pipeline: each takes the round and what was made of it so far, and hands on its own result."""
 
-from thistle.strategies.steps.aggregation import Aggregation
+from thistle.strategies.steps.aggregation import Aggregation, RoundAggregation
 from thistle.strategies.steps.change import Clip, ServerRate
 from thistle.strategies.steps.filters import AngleFilter, LossFilter, ZenoFilter
 from thistle.strategies.steps.learning import ServerLearning
@@ -15,6 +15,7 @@ __all__ = [
     "Clip",
     "LossFilter",
     "NearestNeighbourMixing",
+    "RoundAggregation",
     "ServerLearning",
     "ServerRate",
     "ZenoFilter",

@@ -57,6 +57,24 @@ class Aggregation:
         return Aggregate(found.vector, mixing.T @ found.weights)
 
 
+@dataclass(frozen=True)
+class RoundAggregation:
+    """A rule that also looks at the round: its number, the model that was sent, the model's layers."""
+
+    name: str
+    rule: Callable[[Round, Tensor, Tensor], Aggregate]
+    """(round, kept updates, their prior weights) → the aggregate."""
+    leaves_out: str
+    """Why a client gets no weight at all, in words: such rules select."""
+    stage: ClassVar[str] = "aggregate"
+
+    def __call__(self, round: Round, progress: Progress) -> Progress:
+        if not progress.kept.any():
+            return nothing(progress)
+        found = self.rule(round, kept_updates(progress), round.prior[progress.kept])
+        return aggregated(round, progress, found, self.name, leaves_out=self.leaves_out)
+
+
 def _whole(name: str, found: object, rows: int, size: int) -> Aggregate:
     """A rule that returns a vector alone says nothing of weights: all had the same."""
     if isinstance(found, Aggregate):
@@ -109,6 +127,7 @@ def aggregated(
     prior, weights = round.prior, torch.zeros(len(progress.kept), dtype=torch.float64)
     weights[progress.kept] = found.weights
     voters = progress.kept
+    progress = progress if found.scores is None else scored(progress, found.scores)
     progress = replace(progress, step=found.vector, weights=weights, voters=voters, coordinatewise=coordinatewise)
     shares = prior / prior[progress.kept].sum()
     negligible = weights < NEGLIGIBLE * prior / prior[progress.kept].sum()

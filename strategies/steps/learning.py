@@ -138,6 +138,15 @@ class ServerRound:
                 sum_.add_(part)
         return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(data.labels)).cpu()
 
+    def loss(self, vector: Tensor) -> float:
+        """f0: the mean loss over all of the data at the model `vector`, in eval mode."""
+        data = self.data
+        self._load(vector)
+        data.network.eval()
+        batches = zip(data.inputs.split(CHUNK), data.labels.split(CHUNK), strict=True)
+        with torch.no_grad():
+            return sum(float(data.summed_loss(*batch)) for batch in batches) / len(data.labels)
+
     def learn(self, start: Tensor, rate: float) -> Tensor:
         """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
         data = self.data

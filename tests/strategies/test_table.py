@@ -29,7 +29,7 @@ PARTITION: Any = None
 TASK = Task(Dataset("tiny", ("a", "b", "c"), IMAGES, IMAGES), PARTITION, IMAGES)
 PLAIN = Layout.of(nn.Linear(2, 2))
 NORMED = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-NEED = {"rofsl", "fsl", "zeno", "fltrust", "server-alone"}
+NEED = {"rofsl", "fsl", "zeno", "fltrust", "server-alone", "bant"}
 
 
 def experiment(**more: Any) -> Experiment:
@@ -63,9 +63,9 @@ def test_what_the_user_says_stays() -> None:
     assert flat["strategy.aggregator"] == "geometric-median"
 
 
-MEANS = {"fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold", "fedcpa", "rlr"} | {
-    f"flwr-{name}" for name in ("fedavg", "fedavgm", "fedprox", "fedadam", "fedyogi", "qfedavg")
-}
+MEANS = {
+    *("fedavg", "fedprox", "scaffold", "calfat", "fsl", "fedsvd", "foolsgold", "fedcpa", "rlr", "fldetector", "bant")
+} | {f"flwr-{name}" for name in ("fedavg", "fedavgm", "fedprox", "fedadam", "fedyogi", "qfedavg")}
 
 
 @pytest.mark.parametrize("name", strategies())
