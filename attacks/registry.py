@@ -74,6 +74,8 @@ server's data where the rule uses some. `defence`: they also know its state and 
 """
 ALONE: frozenset[Knowledge] = frozenset({"nothing", "past models", "own data", "colluders"})
 """What an attacker can know on a real node: colluders are then itself, again and again."""
+Family = Literal["updates", "labels", "backdoors", "colluders", "searches"]
+"""What attackers change, or how they choose it: a page of the documents each."""
 Suite = Literal["standard", "backdoor", "none"]
 """Of `thistle stress`: `standard` looks for the lowest accuracy, `backdoor` for the highest success of the attack."""
 
@@ -113,6 +115,7 @@ class PoisoningAttack(Registered):
     """An attack with its settings. `strength`, where it has that, is the main one: `attack.strength`."""
 
     knows: ClassVar[Knowledge] = "own data"
+    family: ClassVar[Family] = "updates"
     suite: ClassVar[Suite] = "standard"
     needs_classes: ClassVar[bool] = False
     """Whether its formula uses the number of classes."""

@@ -28,6 +28,7 @@ class EdgeCase(PoisoningAttack):
     boost: AboveZero = setting("the update is multiplied by it", default=1.0)
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
     target: Natural = setting("the number of the class for which the rare images are to be taken", default=0)
+    family = "backdoors"
     needs = ("images",)
 
     def poison(self, facts: Facts) -> Poison:

@@ -63,6 +63,7 @@ class TargetedLabelFlip(OnData):
 class DynamicLabelFlip(PoisoningAttack):
     """Trains on each image as the class that the model that came finds least likely."""
 
+    family = "labels"
     strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))
 
     def poison(self, facts: Facts) -> Poison:

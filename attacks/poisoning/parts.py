@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from thistle.attacks.registry import PoisoningAttack, setting
+from thistle.attacks.registry import Family, PoisoningAttack, setting
 from thistle.attacks.roles import expected_attackers
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack, Fraction
@@ -175,6 +175,8 @@ class OnUpdate(PoisoningAttack):
 class OnData(PoisoningAttack):
     """Trains on other data than it has."""
 
+    family = "labels"
+
     def __call__(self, pixels: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
         """The batch that it trains on."""
         raise NotImplementedError
@@ -188,6 +190,7 @@ class OnData(PoisoningAttack):
 class ByColluders(PoisoningAttack):
     """Sends what colluders have worked out together."""
 
+    family: ClassVar[Family] = "colluders"
     jitter: Fraction = setting(
         "each colluder adds noise of its own, of this share of the length, so that no two send the same", default=0.0
     )

@@ -22,6 +22,8 @@ _last: list[tuple[Searched, Facts, Tensor, Tensor]] = []
 class Searched(ByColluders):
     """Knows a strategy. Its panel has n − f rows: with f copies of what is tried, n as in a real round."""
 
+    family = "searches"
+
     def poison(self, facts: Facts) -> Poison:
         """A panel of that size."""
         return replace(super().poison(facts), panel=max(1, facts.n - facts.f))

@@ -56,8 +56,11 @@ class Candidate:
 
 
 def candidates(suite: str) -> list[Candidate]:
-    """All that a suite of SUITES tries, kind by kind, each kind's most important settings first."""
-    kinds = [cls for goal in SUITES[suite] for cls in attacks().values() if cls.suite == goal]
+    """All that a suite of SUITES tries, kind by kind, each kind's most important settings first.
+
+    An attack that `needs` something of the user's, such as a folder of images, is in no suite.
+    """
+    kinds = [cls for goal in SUITES[suite] for cls in attacks().values() if cls.suite == goal and not cls.needs]
     return [Candidate(cls.name, cls.suite, point) for cls in kinds for point in _points(cls)]
 
 

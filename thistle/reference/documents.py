@@ -11,9 +11,15 @@ import re
 from pathlib import Path
 
 from thistle.experiments.plugins import APP
-from thistle.reference.parts import PARTS
+from thistle.reference.parts import FAMILIES, PARTS
 
-DOCUMENTS = ("pyproject.toml", "strategies/__init__.py", "docs/guide.md", "docs/strategies.md")
+DOCUMENTS = (
+    "pyproject.toml",
+    "strategies/__init__.py",
+    "docs/guide.md",
+    "docs/strategies.md",
+    *(f"docs/attacks/{name}.md" for name in FAMILIES),
+)
 PLACE = re.compile(
     r"(?P<first>^ *(?:<!--|#) generated: (?P<name>[a-z ]+?) \([^\n]*\n)(?:.*?)"
     r"(?P<last>^ *(?:<!--|#) end of (?P=name)\b)",

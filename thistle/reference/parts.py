@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import get_args
 
+from thistle.attacks.registry import Family, PoisoningAttack, attacks, settings_of
+from thistle.attacks.stress.suite import candidates
 from thistle.commands.listing import TABLES, What
 from thistle.experiments.experiment import KEYS, Experiment
 from thistle.experiments.settings import Value
@@ -13,6 +17,7 @@ from thistle.reference.rows import COLUMNS, Row, attack_rows, common_rows, lacki
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import Named, about, by_class_name, strategies
 
+FAMILIES: tuple[Family, ...] = get_args(Family)
 CONFIG = "tool.flwr.app.config"
 
 
@@ -125,6 +130,28 @@ def _remarks(cls: type[Named]) -> Iterator[str]:
         yield f"Has no {', '.join(missing)}."
 
 
+# ---- docs/attacks/ -------------------------------------------------------------------------------------------------
+
+
+def family(name: Family) -> str:
+    """The attacks of one family: formula, paper, what attackers know, settings, where `thistle stress` tries it."""
+    found = (cls for cls in attacks().values() if cls.family == name and cls.name != "none")
+    return "\n".join(_attack(cls) for cls in found if cls.__module__.startswith("thistle."))
+
+
+def _attack(cls: type[PoisoningAttack]) -> str:
+    summary, _, formula = inspect.cleandoc(cls.__doc__ or "").partition("\n")
+    known = f"Attackers know: {cls.knows}." + (f" Paper: {cls.paper}." if cls.paper else "")
+    own = rows(settings_of(cls), "attack.")
+    settings = _settings_table(own) if own else "No settings of its own.\n"
+    return "\n\n".join(filter(None, [f"## {cls.name}", summary, formula.strip(), known, _tried(cls), settings]))
+
+
+def _tried(cls: type[PoisoningAttack]) -> str:
+    tried = [one.words or "its defaults" for one in candidates("all") if one.kind == cls.name]
+    return f"`thistle stress` tries it in the suite `{cls.suite}` with: {'; '.join(tried)}." if tried else ""
+
+
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +182,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tasks": partial(listed, What.TASKS),
     "models": partial(listed, What.MODELS),
     "attacks": partial(listed, What.ATTACKS),
+    **{f"attacks on {name}": partial(family, name) for name in FAMILIES},
     "strategies": all_strategies,
     "common settings": common,
     "each strategy": each_strategy,
