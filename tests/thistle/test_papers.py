@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from thistle.attacks.registry import attacks
 from thistle.engines.inline import run_inline
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.running.prepare import claim_folder, make_experiment, preset_about, preset_names
@@ -83,8 +84,13 @@ def test_every_sweep_can_be_read(name: str, tmp_path: Path) -> None:
     assert plan.cells(tmp_path) and sweep_about(name)
     if name.endswith("-quick"):
         assert plan.expectations and plan.engine == "inline" and name.removesuffix("-quick") in sweep_names()
-    elif name != "rofsl-table1-cifar-short":
+    elif name not in ("rofsl-table1-cifar-short", "attacks-digits"):
         assert f"{name}-quick" in sweep_names()
+
+
+def test_the_table_of_attacks_has_all_of_them(tmp_path: Path) -> None:
+    kinds = {str(cell.settings["attack.kind"]) for cell in read_sweep("attacks-digits").cells(tmp_path)}
+    assert kinds == {name for name, cls in attacks().items() if not cls.needs}
 
 
 def test_the_short_table_takes_its_images_from_the_data_folder(tmp_path: Path) -> None:
