@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.report.sweeps import as_page, read_sweep
 from thistle.running.launch import Engine
+from thistle.tasks.task import cached_task
 from thistle.worst_case.plan import START_UP, Plan, fit
-from thistle.worst_case.question import Cells, ask
+from thistle.worst_case.question import NOBODY, Cells, ask
 from thistle.worst_case.search import Search
 
 pytestmark = pytest.mark.timeout(600)
@@ -173,8 +175,10 @@ def test_what_the_task_does_not_allow_is_left_out_and_named(tmp_path: Path) -> N
     assert possible == candidates("all") and not left_out
     cells = Cells(search.question, tmp_path / "x")
     flip = next(one for one in possible if one.kind == "label-flip-targeted")
-    assert cells.refused(flip, 0.3, classes=10) == ""
-    assert "attack.target = 1: the task's classes are 0-0" in cells.refused(flip, 0.3, classes=1)
+    whole = cached_task(search.cells.cell(NOBODY, 0.0, 0).experiment.task, 0)
+    assert cells.refused(flip, 0.3, whole) == ""
+    single = replace(whole, dataset=replace(whole.dataset, classes=whole.dataset.classes[:1]))
+    assert "attack.target = 1: the task's classes are 0-0" in cells.refused(flip, 0.3, single)
 
 
 def test_from_python(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_grid_of_attacks_with_none_runs_it_once_and_shows_it_everywhere(tmp_pa
     assert [(row["attack.kind"], row["attack.fraction"]) for row in rows[:2]] == [("none", "0.25"), ("none", "0.5")]
     assert rows[0]["id"] == rows[1]["id"] and rows[0]["model_sha256"] == rows[1]["model_sha256"] != ""
     assert len(finished(home)) == len(list(csv.DictReader((home / "times.csv").open()))) == 3
-    (none,) = [line for line in (home / "sweep.md").read_text().splitlines() if line.startswith("| none")]
+    none = next(line for line in (home / "sweep.md").read_text().splitlines() if line.startswith("| none"))
     assert none.split("|")[2] == none.split("|")[3] != " – "
     assert len(report_sweep(home).groups) == 4
     again = thistle("sweep", "grid.toml", "--jobs", "1", cwd=tmp_path)

@@ -73,7 +73,13 @@ def _lowest(summary: Summary) -> float | None:
 
 def _detected(name: str) -> Callable[[Summary], float | None]:
     """Of the whole defence."""
-    return lambda summary: detection_parts(summary.get("detection") or {})["whole"].get(name)
+
+    def find(summary: Summary) -> float | None:
+        found = summary.get("detection")
+        whole = detection_parts(found).get("whole") if isinstance(found, Mapping) else None
+        return whole.get(name) if isinstance(whole, Mapping) else None
+
+    return find
 
 
 FIGURES = (
