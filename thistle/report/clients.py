@@ -1,4 +1,4 @@
-"""What became of every client in every round: verdicts.jsonl as columns, and from them the map and the scores."""
+"""Each client's outcome in every round: verdicts.jsonl as columns, and from them the map and the scores."""
 
 from __future__ import annotations
 

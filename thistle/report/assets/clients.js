@@ -72,7 +72,7 @@ function clients(load) {
     const codes = judged ? judge(map) : map.codes;
     const counts = names.map(() => 0);
     for (const code of codes) counts[code]++;
-    body.append(el("div", {class: "card wide"}, el("h3", {}, "What became of every client in every round"),
+    body.append(el("div", {class: "card wide"}, el("h3", {}, "Each client's outcome in every round"),
       el("p", {class: "quiet"}, truth + part + damaged),
       el("div", {class: "key"}, names.slice(1).map((name, i) => el("span", {}, el("i", {class: "swatch block", style: {background: shades[i]}}), `${name} ${counts[i + 1]}`)),
         map.malicious?.length ? ["honest", "malicious"].map((name) => el("span", {}, el("i", {class: "swatch block", style: {background: shade(name)}}), `${name} client`)) : null),

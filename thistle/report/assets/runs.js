@@ -118,7 +118,7 @@ function curves() {
   shown.attack = attacks.includes("pgd20") ? "pgd20" : attacks[0];
   const robust = attacks.length === 0 ? null : lineCard("Accuracy on adversarial examples", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, run.robust[shown.attack] ?? [])));
-  const success = !some(data.runs, "attack_success") ? null : lineCard("Success of the backdoor", () => ({x: ALONG[shown.along][0], format: percent}),
+  const success = !some(data.runs, "attack_success") ? null : lineCard("Success of the backdoor", () => ({x: ALONG[shown.along][0], format: percent, whole: true}),
     () => data.runs.map((run) => along(run, shown.along, column(run, "attack_success"))));
   const clients = !some(data.runs, "client_accuracy.worst") ? null : lineCard("Honest clients, each on a test split of its own", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, column(run, `client_accuracy.${shown.client}`))));
