@@ -20,7 +20,7 @@ PRESET = "digits-mix"
 STRATEGIES = {
     "fedavg": "FedAvg",
     "rfa": "RFA (GeoMed)",
-    "server-alone": "server data alone",
+    "server-alone": "server alone",
     "rofsl": "RoFSL",
 }
 
@@ -69,10 +69,8 @@ def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None
 
 
 def _row(name: str, summary: dict[str, Any], mean: str) -> dict[str, str]:
-    fields = {"last": "last_accuracy", "best": "max_accuracy", mean.removesuffix(" evaluations"): "final_accuracy"}
-    return {
-        "strategy": name,
-        **{column: f"{summary[field]:.1%}" for column, field in fields.items()},
-        **detected(summary),
-        "s/round": f"{summary['seconds_per_round']:.2f}",
-    }
+    """In 80 columns: names of two words stand one above the other."""
+    short = mean.replace("the ", "").removesuffix(" evaluations").replace(" last", "\nlast")
+    fields = {"last": "last_accuracy", "best": "max_accuracy", short: "final_accuracy"}
+    found = {column.replace(" ", "\n"): value for column, value in detected(summary).items()}
+    return {"strategy": name, **{column: f"{summary[field]:.1%}" for column, field in fields.items()}, **found}
