@@ -28,8 +28,8 @@ from thistle.protocol.records import NOTE
 from thistle.protocol.training import TrainReply
 from thistle.tasks.training import Loss
 
-MODEL, SENT, ROUND = "model", "sent", "round"
-"""In the attackers' memory, besides the attack's own notes: the model that came, the update that was sent, and when."""
+MODEL, SENT = "model", "sent"
+"""In the attackers' memory, besides the attack's own notes: the model that came, and the update that was sent."""
 
 
 def train(work: Work) -> TrainReply:
@@ -64,7 +64,7 @@ def train(work: Work) -> TrainReply:
         own = poison.update(own, noise)
     if poison.recollection:
         found = poison.recollection(own, past, noise)
-        own, known = found.update, known | _remembered(work, sent, found)
+        own, known = found.update, known | _remembered(sent, found)
     if poison.changes_update:
         _write(model, layout, sent + own)
     return work.reply(model, numbers, known)
@@ -82,12 +82,11 @@ def _facts(work: Work, attack: Attack) -> Facts:
 def _past(work: Work, model: Tensor) -> Past:
     memory = work.memory or {}
     notes = {name.removeprefix(NOTE): tensor for name, tensor in memory.items() if name.startswith(NOTE)}
-    number = int(memory.get(ROUND, torch.tensor(0)))
-    return Past(model, memory.get(MODEL), memory.get(SENT), number, notes)
+    return Past(model, memory.get(MODEL), memory.get(SENT), notes)
 
 
-def _remembered(work: Work, model: Tensor, found: Sent) -> dict[str, Tensor]:
-    return {MODEL: model, SENT: found.update, ROUND: torch.tensor(work.round), **_notes(found.notes)}
+def _remembered(model: Tensor, found: Sent) -> dict[str, Tensor]:
+    return {MODEL: model, SENT: found.update, **_notes(found.notes)}
 
 
 def _notes(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:

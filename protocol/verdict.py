@@ -28,7 +28,7 @@ class Verdict:
     reason: str = ""
 
     @property
-    def heeded(self) -> bool:
+    def mattered(self) -> bool:
         """Whether the update had a weight that matters."""
         return self.verdict == "accepted" and not self.step
 

@@ -197,7 +197,7 @@ class Federation:
 
     def _with_memories(self, messages: list[Message]) -> Sequence[Message]:
         """Simulated attackers are reminded of what they know."""
-        return messages if self.memories is None else self.memories.add(messages, self.strategy.state_dict())
+        return messages if self.memories is None else self.memories.add(messages, self.strategy.state_dict)
 
     def _overlap(self, messages: list[Message]) -> float:
         """While the clients train: the last checkpoint, and what the strategy can compute ahead; its seconds."""

@@ -280,7 +280,7 @@ class Pipeline(Options, FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As Flower calls it, with messages. Metrics are Flower's average over the heeded, and the steps' own."""
+        """As Flower calls it, with messages. Metrics: Flower's average over those that mattered, and the steps' own."""
         valid, _ = self._check_and_log_replies(replies, is_train=True)
         answered = sorted(valid, key=lambda reply: reply.metadata.src_node_id)
         answers, updates, rejected = self._read(answered)
@@ -288,9 +288,9 @@ class Pipeline(Options, FedAvg):
             return None, None
         record, said = self.next_model(server_round + self._rounds_before, answers, updates)
         self.verdicts |= {client: Verdict(client, "rejected", reason=NOT_FINITE) for client in rejected}
-        heeded = [reply.content for reply in answered if self.verdicts[reply.metadata.src_node_id].heeded]
+        mattered = [reply.content for reply in answered if self.verdicts[reply.metadata.src_node_id].mattered]
         assert self.train_metrics_aggr_fn is not None
-        average = self.train_metrics_aggr_fn(heeded or [reply.content for reply in answered], self.weighted_by_key)
+        average = self.train_metrics_aggr_fn(mattered or [reply.content for reply in answered], self.weighted_by_key)
         return record, MetricRecord({**average, **said})
 
     def _read(self, replies: Sequence[Message]) -> tuple[list[Answer], np.ndarray, list[int]]:

@@ -128,11 +128,11 @@ class Progress:
             thresholds = torch.where(self.kept, thresholds, self.thresholds)
         return replace(self, scores=scores, thresholds=thresholds)
 
-    def heeded(self) -> Tensor:
+    def mattered(self) -> Tensor:
         """n booleans: who was kept, and with a weight that matters."""
-        heeded = self.kept.clone()
-        heeded[list(self.faint)] = False
-        return heeded
+        mattered = self.kept.clone()
+        mattered[list(self.faint)] = False
+        return mattered
 
     def heard(self) -> Tensor:
         """n booleans: whose buffers count. Nobody's, where nothing was aggregated."""

@@ -42,8 +42,6 @@ class Past:
     """The model that came when one of them last attacked; None: this is the first time."""
     sent: Tensor | None = None
     """The update that was sent then."""
-    number: int = 0
-    """Of that round."""
     notes: Mapping[str, Tensor] = field(default_factory=dict)
     """What the attack wrote down itself."""
 

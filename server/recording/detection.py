@@ -103,7 +103,7 @@ class Truth:
         answered = [v for v in verdicts if v.verdict != "failed"]
         return Detection(
             _score([v for v in answered if v.verdict != "rejected"], foes, lambda v: v.verdict == "filtered"),
-            _score(answered, foes, lambda v: not v.heeded),
+            _score(answered, foes, lambda v: not v.mattered),
             sum(v.client in foes for v in verdicts if v.verdict == "failed"),
         )
 

@@ -7,7 +7,7 @@ for the attack's success: nobody else knows a trigger that attackers have search
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,12 +38,12 @@ class Memories:
     def _attackers(self) -> frozenset[int]:
         return attackers(self.experiment.attack, self.experiment.task.clients, self.experiment.seed)
 
-    def add(self, messages: Sequence[Message], state: Mapping[str, object]) -> Sequence[Message]:
-        """The requests with what each attacker remembers; those who know all get the state, and who takes part."""
+    def add(self, messages: Sequence[Message], state: Callable[[], Mapping[str, object]]) -> Sequence[Message]:
+        """The requests with what each attacker remembers; who knows all gets the state too, and who takes part."""
         attack = self.experiment.attack
         shared: dict[str, ArrayRecord] = {}
         if find(attack.kind).knows == "defence":
-            arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+            arrays = {name: value for name, value in state().items() if isinstance(value, np.ndarray)}
             shared[DEFENCE] = _record({**arrays, SAMPLED: np.array([m.metadata.dst_node_id for m in messages])})
         if not shared and not remembers(attack):
             return messages

@@ -46,4 +46,4 @@ class TrustByCosine:
         reference = round.server.learn(round.model, round.lr) - round.model
         trusted = aggregators.fltrust(kept_updates(progress), reference)
         found = aggregated(round, progress, trusted, "fltrust", leaves_out=AGAINST)
-        return replace(found, voters=found.heeded())  # the server's data spoke against the others
+        return replace(found, voters=found.mattered())  # the server's data spoke against the others

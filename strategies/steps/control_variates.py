@@ -54,7 +54,7 @@ class ControlVariates:
         steps = self.epochs * torch.ceil(round.examples / self.batch_size)
         notes: dict[str, np.ndarray] = {}
         change = np.zeros_like(c)
-        for row in progress.heeded().nonzero().squeeze(1).tolist():
+        for row in progress.mattered().nonzero().squeeze(1).tolist():
             name = f"{CONTROL}/{round.ids[row]}"
             drift = -progress.updates[row].numpy() / np.float32(float(steps[row]) * round.lr)
             moved = drift - c  # c_i⁺ − c_i

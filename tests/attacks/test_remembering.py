@@ -41,7 +41,7 @@ class TestPoisonedFL:
     def test_the_formula(self) -> None:
         """g = (3, 4, 0, 0) and m = (0, 5, 0, 12): |g − m·5/13| = (3, 27/13, 0, 60/13), sent with length 8·5."""
         model = self.start + torch.tensor([3.0, 4.0, 0.0, 0.0])
-        past = Past(model, self.start, torch.tensor([0.0, 5.0, 0.0, 12.0]), 1, self.first())
+        past = Past(model, self.start, torch.tensor([0.0, 5.0, 0.0, 12.0]), self.first())
         update = PoisonedFL()(OWN, past, facts(2), rng()).update.double().numpy()
         expected = np.array([3.0, 27 / 13, 0.0, 60 / 13])
         assert np.allclose(np.abs(update), 40 * expected / np.sqrt((expected**2).sum()), rtol=1e-5)
@@ -53,7 +53,7 @@ class TestPoisonedFL:
 
         def signs(step: int, seed: int = 0) -> Tensor:
             model = torch.randn(size, generator=rng(step))
-            past = Past(model, before, sent, 1, notes)
+            past = Past(model, before, sent, notes)
             return PoisonedFL()(sent, past, facts(2, seed), rng(step)).update.sign()
 
         assert torch.equal(signs(2), signs(3))
@@ -64,7 +64,7 @@ class TestPoisonedFL:
     def test_c_shrinks_when_a_test_is_due_and_the_model_does_not_follow(self, number: int, c: float) -> None:
         change = torch.randn(2000, generator=rng(2))
         first = PoisonedFL()(change, Past(torch.zeros(2000)), facts(1), rng())
-        past = Past(change, torch.zeros(2000), change, 1, dict(first.notes))
+        past = Past(change, torch.zeros(2000), change, dict(first.notes))
         sent = PoisonedFL()(change, past, facts(number), rng())
         assert float(sent.notes["c"]) == pytest.approx(c)
         assert torch.equal(sent.notes["anchor"], change if number == 51 else torch.zeros(2000))
@@ -74,11 +74,11 @@ class TestPoisonedFL:
         size = 2000
         zero, sent = torch.zeros(size), torch.randn(size, generator=rng(3))
         notes = dict(PoisonedFL()(sent, Past(zero), facts(1), rng()).notes)
-        signs = PoisonedFL()(sent, Past(sent, zero, zero, 1, notes), facts(2), rng()).update.sign()
-        follower = Past(0.1 * signs, zero, sent, 1, notes)
+        signs = PoisonedFL()(sent, Past(sent, zero, zero, notes), facts(2), rng()).update.sign()
+        follower = Past(0.1 * signs, zero, sent, notes)
         assert float(PoisonedFL()(sent, follower, facts(51), rng()).notes["c"]) == 8.0
         small = {**notes, "c": torch.tensor(0.6)}
-        stubborn = Past(-0.1 * signs, zero, sent, 1, small)
+        stubborn = Past(-0.1 * signs, zero, sent, small)
         assert float(PoisonedFL()(sent, stubborn, facts(51), rng()).notes["c"]) == pytest.approx(0.6)
 
     def test_the_sign_test_has_the_binomial_quantile(self) -> None:
@@ -97,12 +97,12 @@ class TestFreeRider:
     def test_the_last_step_with_noise_that_fades(self) -> None:
         """The step (0, 1, 2, 3) has σ = √1.25; in round 4 the noise has a quarter of twice that."""
         noise = torch.randn(4, generator=rng(7))
-        sent = FreeRider(strength=2.0)(OWN, Past(self.model, self.before, OWN, 3), facts(4), rng(7))
+        sent = FreeRider(strength=2.0)(OWN, Past(self.model, self.before, OWN), facts(4), rng(7))
         assert torch.allclose(sent.update, torch.tensor([0.0, 1.0, 2.0, 3.0]) + 2 * math.sqrt(1.25) / 4 * noise)
         assert float(sent.notes["sigma"]) == pytest.approx(math.sqrt(1.25))
 
     def test_sigma_is_that_of_the_first_step(self) -> None:
-        past = Past(self.model, self.before, OWN, 3, {"sigma": torch.tensor(0.5)})
+        past = Past(self.model, self.before, OWN, {"sigma": torch.tensor(0.5)})
         sent = FreeRider(decay=0.0, replay=False)(OWN, past, facts(9), rng(7))
         assert torch.allclose(sent.update, 0.5 * torch.randn(4, generator=rng(7)))
 

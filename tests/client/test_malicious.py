@@ -137,7 +137,7 @@ def test_each_attacker_counts_for_itself() -> None:
     memories = Memories(federation.experiment, asked={0: 1})
 
     def role_of(client: int) -> str:
-        [asked] = memories.add([Message(federation.content(3), client, "train")], {})
+        [asked] = memories.add([Message(federation.content(3), client, "train")], dict)
         return role(Work.of(asked.content, client, federation.experiment, federation.node_config))
 
     assert (role_of(0), role_of(1), role_of(2)) == ("malicious", "honest", "honest")

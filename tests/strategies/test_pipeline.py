@@ -328,7 +328,7 @@ def test_next_to_no_weight_is_on_record_and_costs_no_reputation() -> None:
     assert [said[client].verdict for client in range(6)] == ["accepted"] * 5 + ["filtered"]
     assert (said[2].step, said[2].reason) == (GEOMETRIC.name, f"weight {said[2].weight:.2g} of 0.2")
     assert said[2].weight is not None and said[2].weight < 0.02 and said[5].step == "test"
-    assert [client for client, verdict in said.items() if not verdict.heeded] == [2, 5]
+    assert [client for client, verdict in said.items() if not verdict.mattered] == [2, 5]
     np.testing.assert_allclose(REPUTATION.of(bench.pipeline.memory, range(6)), [1.0] * 5 + [0.8])
 
 

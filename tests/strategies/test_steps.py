@@ -140,7 +140,7 @@ def test_a_negligible_weight_is_no_filter_but_is_on_record() -> None:
     rule = steps.Aggregation("judge", lambda block, prior: Aggregate(block[0], weights[: len(block)]))
     progress = rule(a_round(5), begin(updates(5)))
     assert progress.kept.all() and not progress.dropped_by and progress.weighed_by == "judge"
-    assert progress.heeded().tolist() == [True, True, False, True, True], "a tenth of a fifth is the limit"
+    assert progress.mattered().tolist() == [True, True, False, True, True], "a tenth of a fifth is the limit"
     progress = rule(a_round(4), begin(updates(4)))
     assert progress.faint == {2: "weight 0 of 0.25", 3: "weight 0.024 of 0.25"}, "a tenth of a quarter"
     assert torch.equal(progress.weights, weights[:4]), "what they had stays on record"
@@ -253,7 +253,7 @@ def test_foolsgold_adds_up_what_each_client_did() -> None:
 def test_sybils_share_one_vote_and_sums_are_their_own() -> None:
     alike = begin(updates(1).repeat(3, 1))
     progress = OneVotePerDirection()(a_round(3), alike)
-    assert not progress.step.any() and not progress.heeded().any() and progress.weighed_by == "foolsgold"
+    assert not progress.step.any() and not progress.mattered().any() and progress.weighed_by == "foolsgold"
     assert progress.kept.all() and not progress.heard().any(), "nobody's buffers either"
     assert all(note.base is None for note in progress.notes.values()), "one client's sum must not hold a whole round"
 

@@ -25,7 +25,7 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,10 @@ class Sweep:
     seeds: Sequence[int]
     expectations: Sequence[Expectation]
     base: Mapping[str, Any]
-    strength: Mapping[str, Any]
-    """`attack.strength`, where the sweep itself sets it: for all of its attacks."""
     code: Sequence[Path]
     """Where modules of the user's are looked for."""
+    strength: Mapping[str, Any] = field(default_factory=dict)
+    """`attack.strength`, where the sweep itself sets it: for all of its attacks."""
 
     def cells(self, home: Path) -> list[Cell]:
         """Every point of the grid, seed by seed, as a checked experiment with a folder below `home`."""

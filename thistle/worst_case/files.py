@@ -99,7 +99,6 @@ def _as_sweep(found: Found) -> Sweep:
         seeds=range(found.plan.seeds),
         expectations=[],
         base=question.base,
-        strength={},
         code=question.code,
     )
 
