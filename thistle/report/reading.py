@@ -153,9 +153,8 @@ def read_run(folder: Path, name: str) -> Run:
     )
 
 
-def _detection(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    parts = [detection_parts(line["detection"]) if isinstance(line.get("detection"), dict) else {} for line in lines]
-    flat = [flatten_tables(one) for one in parts]
+def _detection(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+    flat = [flatten_tables(detection_parts(one)) for one in _dicts(lines, "detection")]
     return {name: [number(one.get(name)) for one in flat] for name in DETECTION}
 
 
