@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from io import BytesIO
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -98,6 +99,12 @@ class Layout:
     @cached_property
     def buffers(self) -> list[Entry]:
         return [entry for entry in self.entries if not entry.trained]
+
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """Where each trained array begins in the flat vector."""
+        ends = accumulate(entry.size for entry in self.trained)
+        return {entry.name: end - entry.size for entry, end in zip(self.trained, ends, strict=True)}
 
     @property
     def size(self) -> int:

@@ -69,6 +69,10 @@ class Options(Named):
         "the aggregate and the server's learning step are clipped to this length; 0: no clipping", default=0.0
     )
     gamma: NonNegative = setting("server learning: its learning rate in units of the clients'; 0: none", default=0.0)
+    gamma_schedule: Literal["constant", "falling", "late"] = setting(
+        "whether γ stays, falls to 0 over the first `gamma-rounds`, or is 0 until they are over", default="constant"
+    )
+    gamma_rounds: Positive = setting("the rounds of `gamma-schedule`", default=15)
     server_epochs: Positive = setting("passes over the server's data in its learning step", default=2)
     server_batch_size: Positive = setting("images per batch of that step", default=180)
     reputation: bool = setting("whether clients that were filtered or rejected are sampled less often", default=False)
@@ -152,6 +156,10 @@ class Options(Named):
         """Whether the server must know the clients' learning rate."""
         return bool(self.gamma) or self.control_variates or self.filter == "zeno"
 
+    def server_learning(self) -> ServerLearning:
+        """As the settings have it."""
+        return ServerLearning(self.gamma, self.tau, self.gamma_schedule, self.gamma_rounds)
+
     def option_steps(self) -> list[Step]:
         """A step for every option that was chosen."""
         filters: dict[str, Step] = {
@@ -175,7 +183,7 @@ class Options(Named):
             *([control] if self.control_variates else []),
             ServerRate(self.server_lr),
             Clip(self.tau),
-            ServerLearning(self.gamma, self.tau),
+            self.server_learning(),
         ]
 
     def server_data_for(self) -> str:

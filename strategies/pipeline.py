@@ -108,7 +108,7 @@ class Pipeline(Options, FedAvg):
         self._connected = 0
         self._server: ServerData | None = None
         self._server_round: ServerRound | None = None
-        self._wants_gradient = False
+        self._wanted: tuple[str, ...] = ()
 
     # ---- what a rule is -------------------------------------------------------------------------------------------
 
@@ -271,9 +271,9 @@ class Pipeline(Options, FedAvg):
         self.min_train_nodes = self.min_available_nodes = count
 
     def look_ahead(self) -> None:
-        """While the clients train: g0 at the model that they got, if the last round's steps asked for it."""
-        if self._wants_gradient and self._server_round:
-            self._server_round.gradient()
+        """While the clients train: what the last round's steps asked of the server's data at the model that is sent."""
+        for wanted in self._wanted if self._server_round else ():
+            getattr(self._server_round, wanted)()
 
     # ---- after a round --------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class Pipeline(Options, FedAvg):
                 raise TypeError(f"a step should return a Progress, not {type(progress).__name__}")
             if stage(step) == LEARN:
                 self.seconds_learning += time.perf_counter() - started
-        self._wants_gradient = bool(self._server_round and self._server_round.asked)
+        self._wanted = self._server_round.asked if self._server_round else ()
         self._remember(round, progress, answers)
         after = model + progress.step
         record = to_record(self.layout.state(after, self._next_buffers(progress, answers, after)))

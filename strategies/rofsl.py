@@ -16,7 +16,7 @@ from thistle.strategies.options import Cosine, Share
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
-from thistle.strategies.steps import Aggregation, AngleFilter, Clip, LossFilter, ServerLearning
+from thistle.strategies.steps import Aggregation, AngleFilter, Clip, LossFilter
 from thistle.strategies.steps.share import MaliciousShare
 
 
@@ -58,7 +58,7 @@ class RoFSL(Weighted, Pipeline):
             filters[self.filter],
             Aggregation(self.aggregator, rule, mixes=True),
             Clip(self.tau),
-            ServerLearning(self.gamma, self.tau),
+            self.server_learning(),
         ]
 
     def is_mean(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -17,12 +17,18 @@ from thistle.protocol.factors import is_matrix, sides
 from thistle.protocol.layout import Layout
 from thistle.strategies.aggregators.spectra import Matrix, Spectra
 
+if TYPE_CHECKING:
+    from thistle.strategies.steps.agreement import Anchor
+
 
 class Server(Protocol):
     """What the server can learn from its own data (thistle.strategies.steps.learning)."""
 
     def gradient(self) -> Tensor:
         """g0 at the model that was sent."""
+
+    def anchor(self) -> Anchor:
+        """Descent directions of the server's classes at the model that was sent."""
 
     def loss(self, vector: Tensor) -> float:
         """f0 at this model."""
@@ -186,9 +192,4 @@ def arrange(rule: Sequence[Step | None], options: Sequence[Step]) -> tuple[Step,
 @cache
 def matrices_of(layout: Layout) -> tuple[Matrix, ...]:
     """Where the flat vector's matrix layers are."""
-    found, start = [], 0
-    for entry in layout.trained:
-        if is_matrix(entry):
-            found.append((start, *sides(entry)))
-        start += entry.size
-    return tuple(found)
+    return tuple((layout.starts[entry.name], *sides(entry)) for entry in layout.trained if is_matrix(entry))

@@ -7,7 +7,6 @@ from thistle.experiments.settings import NonNegative
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
-from thistle.strategies.steps.learning import ServerLearning
 
 
 @strategy("server-alone", "RoFSL")
@@ -19,7 +18,7 @@ class ServerAlone(Pipeline):
 
     def steps(self) -> list[Step | None]:
         """Nothing but learning."""
-        return [ServerLearning(self.gamma, self.tau)]
+        return [self.server_learning()]
 
     def check_settings(self) -> None:
         """Without a rate nothing would happen at all."""

@@ -17,6 +17,7 @@ from thistle.protocol.layout import Layout, State
 from thistle.strategies import aggregators
 from thistle.strategies.buffers import Statistics
 from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.steps.agreement import Anchor, Head
 from thistle.tasks.models import predict
 from thistle.tasks.models.statistics import estimate_statistics, tracking_norms
 from thistle.tasks.training import Recipe, train
@@ -25,6 +26,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(the network's outputs, labels) → the mean loss, as torch's losses are."""
 
 CHUNK = 500
+GROUPS = 10
+"""The most directions that are kept of the server's data: each is as long as a model."""
+FALLING, LATE = "falling", "late"
 
 
 @dataclass
@@ -105,6 +109,13 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
 
 
+def class_rows(labels: Tensor) -> list[Tensor]:
+    """The rows of each class; more than `GROUPS` classes share groups. Labels that are no classes: all in one."""
+    if labels.dim() != 1 or labels.is_floating_point():
+        return [torch.arange(len(labels), device=labels.device)]
+    return [(labels % GROUPS == group).nonzero().flatten() for group in (labels % GROUPS).unique().tolist()]
+
+
 @dataclass
 class ServerRound:
     """The server's data at one round's model. Batch-norm statistics stay as they were sent."""
@@ -113,30 +124,60 @@ class ServerRound:
     number: int
     sent: State
     _gradient: Tensor | None = None
+    _anchor: Anchor | None = None
 
     @property
-    def asked(self) -> bool:
-        """Whether the gradient has been asked for."""
-        return self._gradient is not None
+    def asked(self) -> tuple[str, ...]:
+        """What has been asked for of that which depends on the model that was sent alone."""
+        found = {"gradient": self._gradient, "anchor": self._anchor}
+        return tuple(name for name, value in found.items() if value is not None)
 
     def gradient(self) -> Tensor:
         """g0 = ∇f0(x_t): the mean cross-entropy's gradient over all of the data, in eval mode (computed once)."""
         if self._gradient is None:
-            self._gradient = self._compute_gradient()
+            self._gradient = self._gradient_on(self.data.inputs, self.data.labels)
         return self._gradient
 
-    def _compute_gradient(self) -> Tensor:
+    def anchor(self) -> Anchor:
+        """The descent direction of each class at x_t, and the head with its mean input (computed once)."""
+        if self._anchor is None:
+            inputs, labels = self.data.inputs, self.data.labels
+            groups = [(inputs[rows], labels[rows]) for rows in class_rows(labels)]
+            directions = torch.stack([self._gradient_on(*group) for group in groups]).neg_()
+            self._anchor = Anchor(directions, self._head())
+        return self._anchor
+
+    def _gradient_on(self, inputs: Tensor, labels: Tensor) -> Tensor:
         data = self.data
         self._load(data.layout.vector(self.sent))
         data.network.eval()
         own, names = dict(data.network.named_parameters()), data.names()
         parameters = [own[names[entry.name]] for entry in data.layout.trained]
         total = [torch.zeros_like(p) for p in parameters]
-        for inputs, labels in zip(data.inputs.split(CHUNK), data.labels.split(CHUNK), strict=True):
-            loss = data.summed_loss(inputs, labels)
+        for batch in zip(inputs.split(CHUNK), labels.split(CHUNK), strict=True):
+            loss = data.summed_loss(*batch)
             for sum_, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
                 sum_.add_(part)
-        return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(data.labels)).cpu()
+        return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(labels)).cpu()
+
+    def _head(self) -> Head | None:
+        """The network's last linear layer; None: it has none, it is not trained, or its inputs are not vectors."""
+        data = self.data
+        layers = [(name, module) for name, module in data.network.named_modules() if isinstance(module, nn.Linear)]
+        called = {own: entry for entry, own in data.names().items()}
+        start = data.layout.starts.get(called[f"{layers[-1][0]}.weight"]) if layers else None
+        if start is None:
+            return None
+        seen: list[Tensor] = []
+        hook = layers[-1][1].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].sum(dim=0)))
+        try:
+            self.loss(data.layout.vector(self.sent))
+        finally:
+            hook.remove()
+        if not seen or any(one.dim() != 1 for one in seen):
+            return None
+        feature = torch.stack(seen).sum(dim=0).div(len(data.labels)).cpu()
+        return Head(start, layers[-1][1].out_features, feature)
 
     def loss(self, vector: Tensor) -> float:
         """f0: the mean loss over all of the data at the model `vector`, in eval mode."""
@@ -186,6 +227,9 @@ class ServerLearning:
 
     gamma: float
     tau: float
+    schedule: str = "constant"
+    """`falling`: γ falls to 0 over so many `rounds`; `late`: there is none in the first ones."""
+    rounds: int = 15
     stage: ClassVar[str] = "learn"
 
     @property
@@ -194,9 +238,18 @@ class ServerLearning:
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         assert round.server is not None, "checked when the strategy was built"
+        gamma = self.gamma_in(round.number)
+        if not gamma:
+            return progress.measure(server_step=0.0)
         middle = round.model + progress.step
-        learnt = round.server.learn(middle, self.gamma * round.lr) - middle
+        learnt = round.server.learn(middle, gamma * round.lr) - middle
         if self.tau:
             learnt = aggregators.clip(learnt, self.tau)
         length = float(torch.linalg.vector_norm(learnt))
         return replace(progress, step=progress.step + learnt).measure(server_step=length)
+
+    def gamma_in(self, number: int) -> float:
+        """γ of this round."""
+        if self.schedule == FALLING:
+            return self.gamma * max(0.0, 1 - (number - 1) / self.rounds)
+        return 0.0 if self.schedule == LATE and number <= self.rounds else self.gamma
