@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from thistle.strategies.calfat import CalFAT as CalFAT
     from thistle.strategies.dsvd import DSVD as DSVD
+    from thistle.strategies.evidence import Evidence as Evidence
     from thistle.strategies.rofsl import RoFSL as RoFSL
     from thistle.strategies.rules.bant import Bant as Bant
     from thistle.strategies.rules.bulyan import Bulyan as Bulyan

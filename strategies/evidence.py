@@ -4,7 +4,7 @@ In every round, with updates Δ_i and the server's data at the model x that was 
 
     s_i ← how far Δ_i agrees with learning on some mixture of the server's classes        (steps/agreement.py)
     p_i ← P(client i is honest | its agreement, direction and length in all rounds)        (steps/kinds.py)
-    x   ← x + Clip_τ(GeoMed of the Δ_i with p_i > ½, weighted by p_i, in bounded lengths)   (steps/evidence.py)
+    x   ← x + Clip_τ(GeoMed of the Δ_i with p_i > ½, weighted by p_i, in bounded lengths)  (steps/evidence.py)
     x   ← x + Clip_τ(LocalSGD(γ_t f0, x) − x),  γ_t = γ·max(0, 1 − (t − 1)/T)             in the first T rounds
 
 Nothing needs to be known of the attack, nor how many attack. The last line ends after T rounds because a server that
@@ -13,13 +13,14 @@ goes on learning on the data it judges by turns its own compass (docs/papers.md 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from thistle.experiments.settings import NonNegative, Positive
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
-from thistle.strategies.steps import Clip
+from thistle.strategies.steps import Clip, ServerLearning
 from thistle.strategies.steps.evidence import Evidence as EvidenceStep
 
 
@@ -49,8 +50,13 @@ class Evidence(Pipeline):
         return [
             EvidenceStep(self.memory_rounds, self.anchor),
             Clip(self.tau),
-            self.server_learning() if self.anchor == "server-data" else None,
+            self.server_learning(),
         ]
+
+    def server_learning(self) -> ServerLearning:
+        """None without server data."""
+        learning = super().server_learning()
+        return learning if self.anchor == "server-data" else replace(learning, gamma=0.0)
 
     def server_data_for(self) -> str:
         """The anchor asks for them."""

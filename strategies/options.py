@@ -154,7 +154,7 @@ class Options(Named):
 
     def uses_rate(self) -> bool:
         """Whether the server must know the clients' learning rate."""
-        return bool(self.gamma) or self.control_variates or self.filter == "zeno"
+        return bool(self.server_learning().gamma) or self.control_variates or self.filter == "zeno"
 
     def server_learning(self) -> ServerLearning:
         """As the settings have it."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thistle.strategies.aggregators import geometric_median, gram
+from thistle.strategies.aggregators import geometric_median, gram, mean
 from thistle.strategies.memory.per_client import Memory, PerClient
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing
@@ -38,12 +38,12 @@ LEAST_LEVEL = 0.02
 
 @dataclass(frozen=True)
 class Evidence:
-    """Judges by all rounds so far, then takes the geometric median of whom it believes, in bounded lengths.
+    """Judges by all rounds so far, then takes the geometric median of those whom it believes, in bounded lengths.
 
     Three features of an update go into a client's record: its agreement with the server's data (see agreement.py), in
     units of what accepted clients have; its cosine with what was accepted in the last rounds; and how unusual its
     length is. kinds.py tells the two kinds of clients apart. While clients have been seen too seldom, the better half
-    of a round is kept, whatever the record says; where no attack shows, everybody is.
+    of a round is kept, whatever the record says; where no attack shows, everybody is, and the mean is taken.
     """
 
     memory: int
@@ -68,7 +68,8 @@ class Evidence:
         usual = float(lengths[order[: max(1, len(order) // 2)]].median())
         _bound(progress.updates, lengths, usual, attacked)
         weights = honest.clamp_min(0.05) * _votes(products, lengths)
-        found = geometric_median(kept_updates(progress), weights[progress.kept])
+        rule = geometric_median if attacked else mean
+        found = rule(kept_updates(progress), weights[progress.kept])
         notes = self._after(round, progress, anchor, agreement, usual, found.vector, thin)
         progress = aggregated(round, progress, found, NAME)
         return progress.note(**notes).measure(

@@ -29,7 +29,7 @@ PARTITION: Any = None
 TASK = Task(Dataset("tiny", ("a", "b", "c"), IMAGES, IMAGES), PARTITION, IMAGES)
 PLAIN = Layout.of(nn.Linear(2, 2))
 NORMED = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-NEED = {"rofsl", "fsl", "zeno", "fltrust", "server-alone", "bant"}
+NEED = {"rofsl", "evidence", "fsl", "zeno", "fltrust", "server-alone", "bant"}
 
 
 def experiment(**more: Any) -> Experiment:
