@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from thistle.experiments.errors import UserError
 from thistle.experiments.settings import NonNegative
 from thistle.strategies.aggregators import geometric_median, mean
 from thistle.strategies.options import Cosine, Share
@@ -17,6 +18,7 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
 from thistle.strategies.steps import Aggregation, AngleFilter, Clip, LossFilter
+from thistle.strategies.steps.compass import RememberDirections
 from thistle.strategies.steps.share import MaliciousShare
 
 
@@ -35,6 +37,15 @@ class RoFSL(Weighted, Pipeline):
         "`auto`: as many as the scores of all rounds so far speak against",
         default=0.5,
     )
+    compass: Literal["gradient", "corrected"] = setting(
+        "what the loss filter judges by: g0, or g0 without what server learning has done to it "
+        "([decoupled](papers.md#rofsl-decoupled))",
+        default="gradient",
+    )
+    length: Literal["short", "server"] = setting(
+        "which lengths the loss filter likes: short ones, or that of the server's own step at the clients' rate",
+        default="short",
+    )
     angle: Cosine = setting("α of the angle filter: the least cosine with the server's descent direction", default=0.0)
     aggregator: Literal["geometric-median", "mean"] = setting(
         "how the kept updates become one", default="geometric-median"
@@ -49,7 +60,9 @@ class RoFSL(Weighted, Pipeline):
     def steps(self) -> list[Step | None]:
         """Filter, aggregate, clip, learn."""
         filters: dict[str, Step | None] = {
-            "loss": LossFilter(self.rho, MaliciousShare() if self.theta == "auto" else self.theta),
+            "loss": LossFilter(
+                self.rho, MaliciousShare() if self.theta == "auto" else self.theta, self.compass, self.length
+            ),
             "angle": AngleFilter(self.angle),
             "none": None,
         }
@@ -58,9 +71,21 @@ class RoFSL(Weighted, Pipeline):
             filters[self.filter],
             Aggregation(self.aggregator, rule, mixes=True),
             Clip(self.tau),
+            RememberDirections() if self.compass == "corrected" else None,
             self.server_learning(),
         ]
 
     def is_mean(self) -> bool:
         """Only where the paper's geometric median is replaced."""
         return self.aggregator == "mean" and not self.limits_length
+
+    def uses_rate(self) -> bool:
+        """For the server's learning, and for the length of its step."""
+        return super().uses_rate() or self.length == "server"
+
+    def check_settings(self) -> None:
+        """What belongs to the loss filter needs it."""
+        super().check_settings()
+        for key, value, plain in (("compass", self.compass, "gradient"), ("length", self.length, "short")):
+            if self.filter != "loss" and value != plain:
+                raise UserError(f"strategy.{key} = {value}: only the loss filter has it; set strategy.filter = loss")

@@ -17,6 +17,7 @@ from torch import Tensor
 from thistle.strategies.aggregators import inner_products
 from thistle.strategies.aggregators.clipping import unit
 from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.steps.compass import corrected
 from thistle.strategies.steps.share import MaliciousShare
 
 HALF = 0.5
@@ -47,10 +48,10 @@ class AngleFilter:
         return [honest.norm(dim=1).median() * _in_cone(-round.gradient, self.angle, target)]
 
 
-def loss_scores(updates: Tensor, gradient: Tensor, rho: float) -> Tensor:
-    """s_i = −⟨Δ_i, g0⟩ − ρ‖Δ_i‖²: what the server's loss gains by the step, less its length."""
+def loss_scores(updates: Tensor, gradient: Tensor, rho: float, usual: float = 0.0) -> Tensor:
+    """s_i = −⟨Δ_i, g0⟩ − ρ(‖Δ_i‖ − L)²: what the server's loss gains by the step, less its length beyond `usual`, L."""
     dots, squares = inner_products(updates, gradient)
-    return -dots - rho * squares
+    return -dots - rho * (squares if not usual else (squares.sqrt() - usual) ** 2)
 
 
 def part_of(share: float, n: int) -> int:
@@ -64,6 +65,10 @@ class LossFilter:
 
     rho: float
     theta: float | MaliciousShare
+    compass: str = "gradient"
+    """Or `corrected`: without what server learning has done to it (see compass.py)."""
+    length: str = "short"
+    """What is best: to be short, or to be as long as the `server` step that the clients' rate gives."""
     stage: ClassVar[str] = "filter"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
@@ -78,20 +83,35 @@ class LossFilter:
         return _drop(progress, lowest, "loss", scores, cut)
 
     def scores(self, round: Round, updates: Tensor) -> Tensor:
-        """s_i = −⟨Δ_i, g0⟩ − ρ‖Δ_i‖²."""
-        return loss_scores(updates, round.gradient, self.rho)
+        """s_i = −⟨Δ_i, g⟩ − ρ(‖Δ_i‖ − L)²."""
+        return loss_scores(updates, self._direction(round), self.rho, self._usual(round))
+
+    def _direction(self, round: Round) -> Tensor:
+        return corrected(round) if self.compass == "corrected" else round.gradient
+
+    def _usual(self, round: Round) -> float:
+        """L: 0, or the length of what the server would learn at the clients' rate."""
+        if self.length == "short":
+            return 0.0
+        assert round.server is not None, "checked when the strategy was built"
+        return float((round.server.learn(round.model, round.lr) - round.model).norm())
 
     def worst(self, round: Round, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
         """s(v) ≥ c is a ball around a = −g0/2ρ of radius R = √(‖a‖² − c/ρ): a + R·target/‖target‖.
 
-        c is the honest score to beat so that one copy passes, half of them do, and as many as can.
+        c is the honest score to beat so that one copy passes, half of them do, and as many as can. Nothing of the kind
+        is known where L is not 0.
         """
+        if self.length != "short":
+            return []
         scores = self.scores(round, honest).sort().values
         theta = self.theta if isinstance(self.theta, float | int) else HALF
         dropped = part_of(theta, len(honest) + copies)
         fewest, most = max(1, dropped - copies + 1), min(dropped, len(honest))
         below = sorted({fewest, (fewest + most) // 2, most}) if fewest <= most else []
-        return [_in_ball(-round.gradient, self.rho, float(scores[count - 1]), honest, target) for count in below]
+        return [
+            _in_ball(-self._direction(round), self.rho, float(scores[count - 1]), honest, target) for count in below
+        ]
 
 
 @dataclass(frozen=True)
