@@ -95,7 +95,8 @@ class Evidence:
             features[1] = BOUND * _cosines(anchor.view(progress.updates), torch.from_numpy(memory[DIRECTION]))
         if LENGTH in memory:
             features[2] = _unusual(lengths.numpy(), _number(memory, LENGTH))
-        within, notes = memory.get(WITHIN, np.array(FIRST_WITHIN)).copy(), {}
+        within = memory.get(WITHIN, np.array(FIRST_WITHIN)).copy()
+        notes: dict[str, np.ndarray] = {}
         for place in range(len(FEATURES)):
             mean, count = MEANS[place].of(memory, round.ids), COUNTS[place].of(memory, round.ids)
             if place in features:
