@@ -79,12 +79,18 @@ def test_the_demos_table_has_all_three_accuracies(tmp_path: Path, capsys: pytest
     experiment = tiny(tmp_path, "rofsl", **BACKDOOR)
     done = {"rofsl": run(experiment)}
     summary = read_json(done["rofsl"].summary)
-    demo.show(done, experiment, tmp_path)
+    demo.show([(experiment, done)], tmp_path)
     text = capsys.readouterr().out
     (row,) = [line for line in text.splitlines() if line.startswith("RoFSL")]
     assert {"last", "best", "mean"} <= set(text.split())
     wanted = [f"{summary[name]:.1%}" for name in ("last_accuracy", "max_accuracy", "final_accuracy")]
     assert row.split()[1:4] == wanted
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
+
+
+def test_the_demo_takes_ones_own_attack_instead_of_its_two() -> None:
+    assert list(demo.attacks_of(["rounds=3"])) == ["mix", "ipm"]
+    assert demo.attacks_of(["attack.kind=zero", "rounds=3"]) == {"zero": []}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""`thistle demo`: four ways to aggregate the same poisoned federation, side by side."""
+"""`thistle demo`: four ways to aggregate the same poisoned federation, under two attacks, side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,52 +21,72 @@ PRESET = "digits-mix"
 STRATEGIES = {
     "fedavg": "FedAvg",
     "rfa": "RFA (GeoMed)",
-    "server-alone": "server alone",
     "rofsl": "RoFSL",
+    "evidence": "Evidence",
 }
+ATTACKS: dict[str, list[str]] = {"mix": ["attack.kind=mix"], "ipm": ["attack.kind=ipm", "attack.strength=0.5"]}
+"""The attack of RoFSL's paper, and one that RoFSL does not survive."""
+Runs = Mapping[str, RunFolder]
+"""By the name of their strategy."""
 
 
 def demo(
     out: NewOut = "",
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all four runs.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all eight runs.")
     ] = None,
     workers: Workers = None,
     engine: OnEngine = Engine.RAY,
 ) -> None:
-    """Train on digits while 60 % of the clients attack: FedAvg, RFA, server data alone and RoFSL."""
+    """Train on digits while 60 % of the clients attack in two ways: FedAvg, RFA, RoFSL and Evidence."""
     launch = Launch(engine, quiet=False, summary=False)
-    whole = make_experiment(PRESET, overrides or [], "demo", out, workers)
-    done: dict[str, RunFolder] = {}
+    given = overrides or []
+    whole = make_experiment(PRESET, given, "demo", out, workers)
+    done: dict[str, tuple[Experiment, Runs]] = {}
     with engine_for(engine, whole.runtime.ray_address) as runner:
         launch.check(whole)
         _, home = claim_folder(whole, exact=False)
-        for name in STRATEGIES:
-            chosen = ["stop.lost-if-rejected=false", *(overrides or []), f"strategy.name={name}"]
-            experiment = make_experiment(PRESET, chosen, name, str(home.path), workers)
-            experiment, folder = claim_folder(experiment, exact=True)
-            code = launch.carry_out(runner, experiment, folder, launch.check(experiment))
-            if code:
-                raise typer.Exit(code)
-            done[name] = folder
-    show(done, whole, home.path)
+        for attack, settings in attacks_of(given).items():
+            folders: dict[str, RunFolder] = {}
+            for name in STRATEGIES:
+                chosen = ["stop.lost-if-rejected=false", *settings, *given, f"strategy.name={name}"]
+                experiment = make_experiment(PRESET, chosen, f"{attack}-{name}", str(home.path), workers)
+                experiment, folders[name] = claim_folder(experiment, exact=True)
+                code = launch.carry_out(runner, experiment, folders[name], launch.check(experiment))
+                if code:
+                    raise typer.Exit(code)
+            done[attack] = (experiment, folders)
+    show(list(done.values()), home.path)
 
 
-def show(done: dict[str, RunFolder], experiment: Experiment, home: Path) -> None:
-    """The table on stdout, the curves as a picture."""
+def attacks_of(overrides: Sequence[str]) -> dict[str, list[str]]:
+    """Both; only the user's own where there is one."""
+    own = [item.partition("=")[2] for item in overrides if item.partition("=")[0].strip() == "attack.kind"]
+    return {own[-1].strip(): []} if own else ATTACKS
+
+
+def show(done: Sequence[tuple[Experiment, Runs]], home: Path) -> None:
+    """A table per attack on stdout, the curves as a picture."""
     from thistle.results.draw import draw_accuracy
 
-    attack = experiment.attack
-    title = f"{experiment.task.name}, {attack.fraction:.0%} of {experiment.task.clients} clients attack ({attack.kind})"
-    summaries = {STRATEGIES[name]: read_json(folder.summary) for name, folder in done.items()}
-    mean = mean_of(summary["evaluations_averaged"] for summary in summaries.values())
-    rows = [_row(name, summary, mean) for name, summary in summaries.items()]
-    results.print(table(title, list(rows[0]), [list(row.values()) for row in rows]))
+    panels: dict[str, dict[str, RunFolder]] = {}
+    for experiment, folders in done:
+        named = {STRATEGIES[name]: folder for name, folder in folders.items()}
+        panels[title := _title(experiment)] = named
+        summaries = {name: read_json(folder.summary) for name, folder in named.items()}
+        mean = mean_of(summary["evaluations_averaged"] for summary in summaries.values())
+        rows = [_row(name, summary, mean) for name, summary in summaries.items()]
+        results.print(table(title, list(rows[0]), [list(row.values()) for row in rows]))
     picture = home / "accuracy.png"
-    draw_accuracy({STRATEGIES[name]: folder for name, folder in done.items()}, title, picture)
+    draw_accuracy(panels, picture)
     results.print(f"curves: {picture}", markup=False, soft_wrap=True)
     results.print(f"run folders: {home}", markup=False, soft_wrap=True)
     results.print(f"next: thistle report {home}", markup=False, soft_wrap=True)
+
+
+def _title(experiment: Experiment) -> str:
+    attack, task = experiment.attack, experiment.task
+    return f"{task.name}, {attack.fraction:.0%} of {task.clients} clients attack ({attack.kind})"
 
 
 def _row(name: str, summary: dict[str, Any], mean: str) -> dict[str, str]:

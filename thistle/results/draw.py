@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,23 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def draw_accuracy(runs: Mapping[str, RunFolder], title: str, path: Path) -> None:
-    """Accuracy over rounds, one curve a run, as PNG."""
+def draw_accuracy(panels: Mapping[str, Mapping[str, RunFolder]], path: Path) -> None:
+    """Accuracy over rounds, one curve per run, as PNG; runs with the same title share a panel."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4), dpi=150)
-    for name, folder in runs.items():
-        lines = [line for line in read_lines(folder.metrics) if line.get("accuracy") is not None]
-        axes.plot([line["round"] for line in lines], [line["accuracy"] for line in lines], marker="o", ms=3, label=name)
-    axes.set(xlabel="round", ylabel="test accuracy", title=title, ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    figure, grid = plt.subplots(1, len(panels), figsize=(6 * len(panels), 4), dpi=150, sharey=True, squeeze=False)
+    for axes, (title, runs) in zip(grid[0], panels.items(), strict=True):
+        for (name, folder), marker in zip(runs.items(), cycle("os^Dv"), strict=False):
+            lines = [line for line in read_lines(folder.metrics) if line.get("accuracy") is not None]
+            numbers, values = [line["round"] for line in lines], [line["accuracy"] for line in lines]
+            axes.plot(numbers, values, marker=marker, ms=4, label=name)
+        axes.set(xlabel="round", title=title, ylim=(0, 1))
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel("test accuracy")
+    grid[0][-1].legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
