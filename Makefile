@@ -43,6 +43,7 @@ types:
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "constraints.txt is for Python 3.11: make needs it as python3")'
+	@echo "Installing Thistle and its dependencies into $(VENV) (2 GB): one to three minutes, once."
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,14 @@ def test_commands_name_things_that_exist(document: str) -> None:
         assert name in preset_names()
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     assert set(re.findall(r"(?:^ +|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def test_the_first_make_says_what_it_installs_and_how_long_that_takes(tmp_path: Path) -> None:
+    command = ["make", "-n", "demo", f"VENV={tmp_path}"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"echo .Installing .* \(2 GB\): one to three minutes, once", said)
+    assert said.index("Installing") < said.index("pip install") < said.index("thistle demo")
+    assert "2 GB" in read("README.md") and "one to three minutes" in read("README.md")
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "docs/papers.md"])

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import ssl
+import subprocess
 import time
 from contextlib import closing
 from functools import partial
@@ -19,11 +20,11 @@ import pytest
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
 from thistle.commands.certs import certs
-from thistle.commands.deploy.local import share
+from thistle.commands.deploy.local import TRIAL, fitting, share
 from thistle.commands.deploy.members import add_node
 from thistle.commands.deploy.submit import for_server, show
 from thistle.deploy import doctor
-from thistle.deploy.follow import Follower
+from thistle.deploy.follow import Follower, shown
 from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
 from thistle.deploy.members import Members, fingerprint
@@ -31,12 +32,13 @@ from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import ServerFiles, superlink
 from thistle.deploy.state import State
 from thistle.deploy.versions import versions
-from thistle.engines.flower_programs import EngineError, Flwr, free_port, write_connection
+from thistle.engines.flower_programs import EngineError, Flwr, free_port, tool, write_connection
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.experiments.settings import Value
 from thistle.flower_compat import fleet
 from thistle.running.prepare import make_experiment
+from thistle.strategies.build import resolve
 from thistle.terminal.addresses import parse_address
 from thistle.terminal.progress import RunProgress
 
@@ -148,6 +150,27 @@ def test_quotes_do_not_reach_flower() -> None:
 def test_clients_are_divided_among_nodes() -> None:
     assert [share(50, 4, number) for number in range(4)] == ["0-11", "12-24", "25-36", "37-49"]
     assert share(0, 4, 1) == ""
+
+
+@pytest.mark.parametrize("clients", [0, 1, 3, 9, 10, 49, 50, 200])
+def test_the_line_that_a_local_federation_offers_is_an_experiment_for_it(clients: int) -> None:
+    words = fitting(clients)
+    experiment = make_experiment(TRIAL, words[1::2])
+    assert set(words[::2]) == {"--set"} and experiment.rounds == 10
+    assert experiment.task.clients == (clients or 50) and experiment.client.per_round == min(10, clients or 50)
+    resolve(experiment)
+
+
+def test_flowers_commands_are_shown_as_one_can_type_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the home that has the address in it, and with the program's path where a shell would not find it."""
+    home = tmp_path / "with space"
+    home.mkdir()
+    monkeypatch.setenv("PATH", "/nowhere")
+    line = shown(Flwr({"FLWR_HOME": str(home)}), "--version")
+    said = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "Flower version" in said.stdout
+    monkeypatch.setenv("PATH", str(Path(tool("flwr")).parent))
+    assert shown(Flwr({"FLWR_HOME": "/srv"}), "stop", "7", "local") == "FLWR_HOME=/srv flwr stop 7 local"
 
 
 def test_bindings_are_kept_apart_and_found_by_name_id_and_key(tmp_path: Path, pki: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
+import shutil
 import subprocess
 import threading
 import time
@@ -152,6 +154,8 @@ def wait_for_verdict(flwr: Flwr, run_id: str, patience: float = 60.0) -> str:
         time.sleep(0.5)
 
 
-def shown_environment(flwr: Flwr) -> str:
-    """What one must set to type Flower's commands oneself."""
-    return f"FLWR_HOME={os.path.abspath(flwr.environment['FLWR_HOME'])}"
+def shown(flwr: Flwr, *arguments: str) -> str:
+    """A command of Flower's as one can type it in any folder, whether or not its programs are on the path."""
+    program = "flwr" if shutil.which("flwr") == tool("flwr") else tool("flwr")
+    home = shlex.quote(os.path.abspath(flwr.environment["FLWR_HOME"]))
+    return f"FLWR_HOME={home} {shlex.join([program, *arguments])}"

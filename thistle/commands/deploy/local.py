@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from typing import Annotated
 
@@ -15,7 +16,10 @@ from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.engines.flower_programs import free_port, write_connection
 from thistle.experiments.errors import UserError
+from thistle.running.prepare import make_experiment
 from thistle.terminal.screen import say
+
+TRIAL = "digits-clean"
 
 
 def local(
@@ -80,7 +84,16 @@ def _empty(state: State) -> None:
     state.create()
 
 
+def fitting(clients: int) -> list[str]:
+    """How to submit the trial to nodes that hold so many clients between them."""
+    usual = make_experiment(TRIAL, [])
+    keys = {"rounds": 10}
+    if clients not in (0, usual.task.clients):
+        keys |= {"task.clients": clients}
+        keys |= {"client.per-round": clients} if clients < usual.client.per_round else {}
+    return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+
+
 def _welcome(count: int, clients: int) -> str:
-    fitting = f" --set task.clients={clients}" if clients not in (0, 50) else ""
-    submit = f"thistle deploy submit digits-clean --set rounds=10{fitting}"
+    submit = shlex.join(["thistle", "deploy", "submit", TRIAL, *fitting(clients)])
     return f"{count} nodes are up. In another terminal: {submit}  (Ctrl-C ends this)"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from thistle.commands.options import ServerState
-from thistle.deploy.follow import shown_environment
+from thistle.deploy.follow import shown
 from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
 from thistle.engines.flower_programs import NAME, Flwr, flower_environment
@@ -39,8 +38,7 @@ def add_node(
         members.check(clients, but=node)
         if not node:
             flwr = Flwr(flower_environment(server.home))
-            command = ["flwr", "supernode", "register", str(key), NAME, "--name", name]
-            say(f"$ {shown_environment(flwr)} {shlex.join(command)}")
+            say(f"$ {shown(flwr, 'supernode', 'register', str(key), NAME, '--name', name)}")
             node = register(flwr, key, name)
         members.bind(node, clients, own_data, name, mark)
     results.print(f"{name} (node {node}) runs clients {clients}", markup=False, soft_wrap=True)
@@ -56,7 +54,7 @@ def revoke(
     with members.alone():
         found = members.find(node)
         flwr = Flwr(flower_environment(server.home))
-        say(f"$ {shown_environment(flwr)} {shlex.join(['flwr', 'supernode', 'unregister', found, NAME])}")
+        say(f"$ {shown(flwr, 'supernode', 'unregister', found, NAME)}")
         unregister(flwr, found)
         members.drop(found)
     results.print(f"{node} (node {found}) is shut out; to come back it needs a new key", markup=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from thistle.commands.options import Overrides, Quiet, ServerState, Source
 from thistle.commands.resume import find_run
-from thistle.deploy.follow import Follower, shown_environment, wait_for_verdict
+from thistle.deploy.follow import Follower, shown, wait_for_verdict
 from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
@@ -115,7 +114,7 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     mirror = RunFolder(scratch / experiment.run.name)
     mirror.path.mkdir()
     if not quiet:
-        say(f"$ {shown_environment(flwr)} {shlex.join(['flwr', 'run', str(app), NAME, '-c', str(config)])}")
+        say(f"$ {shown(flwr, 'run', str(app), NAME, '-c', str(config))}")
     run_id = flwr.run(app, config)
     follower = None
     try:
@@ -130,7 +129,8 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
         complain(f"continue with: thistle deploy resume {experiment.run.name}")
         return 1
     except KeyboardInterrupt:
-        complain(f"the run goes on: {_where(follower, experiment)}; stop it with: flwr stop {run_id} {NAME}")
+        complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
+        complain(shown(flwr, "stop", run_id, NAME))
         raise
     if not quiet:
         show(mirror, follower, experiment)
