@@ -53,6 +53,15 @@ def write_run(
     return folder
 
 
+def write_deployed_run(path: Path, **more: Any) -> RunFolder:
+    """As real nodes leave it: who attacked is not known, during the run and afterwards."""
+    folder = write_run(path, malicious=0, **more)
+    lines = [{**json.loads(line), "detection": None} for line in folder.metrics.read_text().splitlines()]
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_json(folder.truth, {"malicious": None})
+    return folder
+
+
 def finish(folder: RunFolder, lines: list[dict[str, Any]], malicious: int) -> None:
     final = {"final_robust": lines[-1]["robust"]} if "robust" in lines[-1] else {}
     accuracy = lines[-1]["accuracy"]

@@ -69,15 +69,19 @@ class Running:
         around = environment(state)
         if more:  # a path of its own comes first
             around |= {**more, "PYTHONPATH": os.pathsep.join([more["PYTHONPATH"], around["PYTHONPATH"]])}
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                command(*arguments, host=host),
-                env=around,
-                cwd=state.parent,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests were told not to
+        try:
+            with log.open("wb") as file:
+                self.process = subprocess.Popen(
+                    command(*arguments, host=host),
+                    env=around,
+                    cwd=state.parent,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+        finally:
+            signal.signal(signal.SIGINT, heard)
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")

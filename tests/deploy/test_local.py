@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,3 +81,25 @@ def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path
     cleaned = thistle("deploy", "clean", state=state)
     assert cleaned.returncode == 0 and "state.db" in cleaned.stdout, cleaned.stderr
     assert not (state / "local" / "flwr" / "apps").exists() and (state / "local" / "runs" / "one").is_dir()
+
+
+def test_what_it_prints_can_be_typed_as_it_stands(tmp_path: Path) -> None:
+    """The offered submit, and after Ctrl-C the line that stops the run, which then says that it was stopped."""
+    state = tmp_path / "state"
+    with stopped_at_the_end([]) as running:
+        running.append(Running("deploy", "local", "3", "--clients", "9", state=state, log=tmp_path / "local.log"))
+        running[0].wait_for("3 nodes are up")
+        offered = re.search(r"thistle (deploy submit .*?)  \(", (tmp_path / "local.log").read_text())
+        assert offered
+        words = [*offered[1].replace("rounds=10", "rounds=1000").split(), "--name", "long"]
+        running.append(Running(*words, state=state, log=tmp_path / "submit.log"))
+        running[1].wait_for("round 5")
+        running[1].process.send_signal(signal.SIGINT)
+        assert running[1].process.wait(60) == 130
+        line = (tmp_path / "submit.log").read_text().splitlines()[-1]
+        subprocess.run(["/bin/sh", "-c", line], check=True, cwd="/", capture_output=True)
+        deadline = time.monotonic() + 60
+        while (said := read_json(state / "local" / "runs" / "long" / "status.json"))["status"] == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert said["status"] == "stopped"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages import serving, write_run, write_sweep
+from tests.pages import serving, write_deployed_run, write_run, write_sweep
 from thistle.protocol.verdict import Verdict
 from thistle.report.page import file_page, report_data
 
@@ -189,6 +189,40 @@ def test_a_sweep_has_maps_and_curves(browser: Any, sweep: Path) -> None:
     visit.page.locator("#sweep-0-curves").get_by_label("sign-flip").check()
     visit.page.locator("#sweep-0-curves .key").get_by_label("rofsl").uncheck()
     assert visit.page.locator("#sweep-0-curves .chart").get_attribute("data-series") == "2"
+    assert visit.errors == []
+
+
+def test_paper_shows_the_screen_made_smaller(browser: Any, tmp_path: Path) -> None:
+    """Charts are as wide as on the screen, whatever the sheet: they must neither overlap nor be cut off."""
+    run = write_run(tmp_path / "one")
+    target = tmp_path / "report.html"
+    target.write_text(file_page(report_data([run.path], []), "one"), encoding="utf-8")
+    visit = Visit(browser, target.as_uri())
+    visit.page.wait_for_selector("#map canvas")
+    visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    visit.page.emulate_media(media="print")
+    boxes = "[...document.querySelectorAll('%s')].map((one) => one.getBoundingClientRect())"
+    boxes += ".map((box) => [box.left, box.right])"
+    (sheet,) = visit.page.evaluate(boxes % "body")
+    charts = visit.page.evaluate(boxes % ".chart canvas, .chart > div")
+    assert sheet[1] - sheet[0] <= 701 and len(charts) > 5
+    assert all(sheet[0] - 1 <= left and right <= sheet[1] + 1 for left, right in charts)
+    colours = "getComputedStyle(document.querySelector('.swatch.block')).printColorAdjust"
+    assert visit.page.evaluate(colours) == "exact"
+    assert visit.errors == []
+
+
+def test_a_deployed_run_promises_no_truth(browser: Any, tmp_path: Path) -> None:
+    run = write_deployed_run(tmp_path / "hospitals", rounds=3)
+    target = tmp_path / "report.html"
+    target.write_text(file_page(report_data([run.path], []), "hospitals"), encoding="utf-8")
+    visit = Visit(browser, target.as_uri())
+    visit.page.wait_for_selector("#map canvas")
+    assert "nobody but the nodes knows" in visit.page.locator("#clients").inner_text()
+    assert "colour by" not in visit.page.locator("#clients").inner_text()
+    assert not visit.page.locator("#detection").is_visible()
+    assert "Detection" not in visit.page.locator("#contents").inner_text()
+    assert "unknown" in visit.page.locator("#overview table").first.inner_text()
     assert visit.errors == []
 
 

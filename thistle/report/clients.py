@@ -83,7 +83,7 @@ class VerdictLog:
 
 @dataclass(frozen=True)
 class Truth:
-    """Who attacked, and in which rounds; unknown until a run has ended."""
+    """Who attacked, and in which rounds; unknown until a run has ended, and for ever where real nodes took part."""
 
     malicious: frozenset[int]
     start: int = 1

@@ -65,6 +65,8 @@ class Run:
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
     summary: Mapping[str, Any]
+    deployed: bool = False
+    """Whether real nodes took part, which keep to themselves who attacks."""
     changed: float = 0.0
     """When a round was last written, in seconds since 1970."""
     problems: Sequence[str] = field(default_factory=list)
@@ -148,9 +150,15 @@ def read_run(folder: Path, name: str) -> Run:
         withstood=_withstood(folder, summary, problems),
         by_class=_by_class(lines),
         summary=_in_parts(summary),
+        deployed=_is_deployed(lines),
         changed=_changed(folder),
         problems=problems,
     )
+
+
+def _is_deployed(lines: Sequence[dict[str, Any]]) -> bool:
+    """There is no telling what was detected, in so many words: nothing else leaves it out."""
+    return bool(lines) and all("detection" in line and line["detection"] is None for line in lines)
 
 
 def _detection(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:

@@ -130,7 +130,7 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
         return 1
     except KeyboardInterrupt:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
-        complain(shown(flwr, "stop", run_id, NAME))
+        say(shown(flwr, "stop", run_id, NAME))
         raise
     if not quiet:
         show(mirror, follower, experiment)

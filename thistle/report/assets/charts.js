@@ -69,6 +69,13 @@ class Chart {
     for (const grid of f.grids) grid.grid_line_color = line, grid.grid_line_alpha = 0.6;
   }
 
+  // There is no round 2.5.
+  countRounds() {
+    const ticker = new Bokeh.AdaptiveTicker({min_interval: 1, num_minor_ticks: 0, mantissas: [1, 2, 5]});
+    this.figure.xaxis.ticker = ticker;
+    this.figure.xgrid.ticker = ticker;
+  }
+
   // Bokeh keeps every document until it is told otherwise; a live page makes many.
   remove() {
     charts.delete(this);
@@ -88,6 +95,7 @@ class Lines extends Chart {
     this.x = x;
     this.series = new Map();
     if (format === percent) this.figure.yaxis.formatter = new Bokeh.NumeralTickFormatter({format: "0 %"});
+    if (x === "round") this.countRounds();
     if (whole) this.figure.y_range = new Bokeh.Range1d({start: -0.02, end: 1.02});
   }
 

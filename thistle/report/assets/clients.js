@@ -24,11 +24,12 @@ function clients(load) {
   }
 
   function drawControls(known) {
-    const now = JSON.stringify(known.map((run) => [run.id, run.name]));
+    const secret = known.find((run) => run.id === shown.run).deployed;
+    const now = JSON.stringify([secret, ...known.map((run) => [run.id, run.name])]);
     if (now === controls.dataset.drawn) return;
     controls.dataset.drawn = now;
-    empty(controls).append(
-      choice("run", known.map((run) => [run.id, run.name]), shown.run, (id) => { shown.run = id; again(true); }),
+    empty(controls).append(choice("run", known.map((run) => [run.id, run.name]), shown.run, (id) => { shown.run = id; again(true); }));
+    if (!secret) controls.append(
       choice("colour by", [["verdict", "verdict"], ["truth", "right or wrong"]], shown.colour, (kind) => { shown.colour = kind; draw(); }),
       choice("order by", [["truth", "truth"], ["id", "number"]], shown.order, (kind) => { shown.order = kind; draw(); }));
   }
@@ -62,7 +63,8 @@ function clients(load) {
     const map = shown.map;
     if (!map || map.rounds.length === 0) return body.append(el("p", {class: "quiet"}, "No verdicts yet."));
     const host = el("div", {class: "chart", id: "map"}), bad = new Set(map.malicious ?? []);
-    const truth = map.malicious === null ? "Who was malicious is written when the run has ended."
+    const truth = data.runs.find((run) => run.id === shown.run).deployed ? "On real nodes nobody but the nodes knows who was malicious."
+      : map.malicious === null ? "Who was malicious is written when the run has ended."
       : map.malicious.length ? "The strip at the left is the truth." : "Nobody was malicious in this run.";
     const part = map.clients.length < map.total ? ` ${map.clients.length} of ${map.total} clients are shown.` : "";
     const damaged = map.damaged ? ` ${map.damaged} damaged lines of verdicts.jsonl were passed over.` : "";
@@ -93,6 +95,7 @@ function clients(load) {
     const chart = new Chart(host, {label: "a map of clients over rounds, coloured by what became of each reply", height,
       x_range: [0.5 - strip * 1.6, wide + 0.5], y_range: [0, high], x_axis_label: "round", y_axis_label: "client", tools: "pan,box_zoom,wheel_zoom,reset,save"});
     const f = chart.figure;
+    chart.countRounds();
     f.xgrid.visible = false; f.ygrid.visible = false;
     const mapper = new Bokeh.LinearColorMapper({palette: ["rgba(0,0,0,0)", ...shades], low: -0.5, high: shades.length + 0.5});
     const cells = f.image({image: [image], x: 0.5, y: 0, dw: wide, dh: high, color_mapper: mapper});

@@ -82,19 +82,35 @@ function setTheme(name) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
+// What a sheet of A4 has room for, in the browser's pixels, and what a print of the screen therefore shrinks to.
+const SHEET = 700, READABLE = 1000;
+function fitSheet() {
+  const style = getComputedStyle(document.body), wide = document.body.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  document.documentElement.style.setProperty("--on-screen", `${wide}px`);
+  document.documentElement.style.setProperty("--shrink", Math.min(1, SHEET / wide));
+}
+
+async function printPage() {
+  const before = document.documentElement.dataset.theme;
+  document.body.style.maxWidth = `${READABLE}px`;
+  if (before !== "light") setTheme("light");
+  await draw();
+  await everything();
+  await new Promise((done) => setTimeout(done, 300));
+  fitSheet();
+  print();
+  document.body.style.maxWidth = "";
+  if (before !== "light") setTheme(before);
+  await draw();
+}
+
 function start() {
   const theme = document.getElementById("theme");
   setTheme("");
   theme.addEventListener("change", () => { setTheme(theme.value); draw(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!theme.value) { setTheme(""); draw(); } });
-  document.getElementById("print").addEventListener("click", async () => {
-    const before = document.documentElement.dataset.theme;
-    if (before !== "light") { setTheme("light"); await draw(); }
-    await everything();
-    await new Promise((done) => setTimeout(done, 300));
-    print();
-    if (before !== "light") { setTheme(before); draw(); }
-  });
+  document.getElementById("print").addEventListener("click", printPage);
+  addEventListener("beforeprint", fitSheet);
   if (live) { listen(); return Promise.resolve(); }
   Object.assign(data, JSON.parse(document.getElementById("data").textContent));
   document.getElementById("about").textContent = `made ${data.made.replace("T", " ")}`;

@@ -29,7 +29,7 @@ function overview(runs) {
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
     const seconds = column(run, "seconds").slice(1).sort((a, b) => a - b);
     return [run.name, state(run), `${last(column(run, "round")) ?? 0} / ${x.rounds ?? "?"}`, x["task.name"] ?? "–", x["strategy.name"] ?? "–",
-      x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
+      run.deployed ? "unknown" : x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
       percent(last(column(run, "accuracy"))), percent(best(column(run, "accuracy"))), meanOfLast(run),
       robust ? `${robust[0]} ${percent(robust[1])}` : "–", both(found, "precision"), both(found, "recall"),
       decimal(seconds[Math.floor(seconds.length / 2)]), size(sum(column(run, "bytes_up")))];
@@ -169,11 +169,12 @@ function detection() {
   const controls = el("div", {class: "controls"},
     choice("of", [["whole", "the whole defence"], ["filter", "the filter alone"]], "whole", change("part")),
     choice("over", [["1", "each round"], ["10", "the last 10 rounds"], ["Infinity", "all rounds so far"]], "10", change("window")));
-  return {
-    section: section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered, rejected by the guard, or given next to no weight. No line: nothing to divide by."), controls,
-      el("div", {class: "cards three"}, all.map((one) => one.card))),
-    again: () => all.forEach((one) => one.again()),
-  };
+  const place = section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered, rejected by the guard, or given next to no weight. No line: nothing to divide by."), controls,
+    el("div", {class: "cards three"}, all.map((one) => one.card)));
+  return {section: place, again() {
+    place.hidden = data.runs.every((run) => run.deployed);
+    if (!place.hidden) all.forEach((one) => one.again());
+  }};
 }
 
 const robustBars = () => bars("robust", "Accuracy under attack, final model", "accuracy of the final models under each attack", (run) => run.withstood);
