@@ -133,20 +133,23 @@ def draw(attack: str, fraction: float, seed: int, path: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    shown = {"RoFSL's loss score, the server always learns": (0, "always"), "agreement, 15 rounds": (2, "15 rounds")}
+    shown = {
+        "RoFSL's loss score; the server always learns": (0, "always"),
+        "Evidence's agreement; it learns in 15 rounds": (2, "15 rounds"),
+    }
     figure, grid = plt.subplots(1, 2, figsize=(11, 4), dpi=150)
     for axes, (title, (place, when)) in zip(grid, shown.items(), strict=True):
         rows, bad, _ = observe(attack, fraction, seed, LEARNING[when])
-        for name, chosen, marker in (("honest", ~bad, "o"), ("malicious", bad, "x")):
-            axes.plot(
-                rows[chosen, 0], rows[chosen, 2 + place], marker, ms=3, alpha=0.35, color=f"C{int(name[0] == 'm')}"
-            )
-            means = [rows[chosen & (rows[:, 0] == number), 2 + place].mean() for number in range(1, 61)]
-            axes.plot(range(1, 61), means, color=f"C{int(name[0] == 'm')}", label=f"{name}, mean")
+        for name, chosen, marker, colour in (("honest", ~bad, "o", "#2b7bba"), ("malicious", bad, "x", "#d62828")):
+            numbers, scores = rows[chosen, 0], rows[chosen, 2 + place]
+            axes.plot(numbers, scores, marker, ms=3, alpha=0.35, color=colour)
+            seen = np.unique(numbers)
+            axes.plot(seen, [scores[numbers == one].mean() for one in seen], color=colour, label=f"{name}, mean")
         axes.axhline(0, color="grey", lw=0.8)
         axes.set(title=title, xlabel="round", ylabel="score (higher: more honest)")
         axes.legend(frameon=False)
-    figure.suptitle(f"digits, {fraction:.0%} attack ({attack}), attackers left out by hand")
+    what = attack.replace(":", ", strength ")
+    figure.suptitle(f"digits, {fraction:.0%} attack ({what}); the attackers are left out by hand")
     figure.tight_layout()
     figure.savefig(path)
 
