@@ -55,8 +55,8 @@ class Evidence:
     def __call__(self, round: Round, progress: Progress) -> Progress:
         if not progress.kept.any():
             return nothing(progress)
-        anchor = self._anchor(round, progress.updates)
         products = gram(progress.updates, centred=False)
+        anchor = self._anchor(round, progress.updates, products)
         lengths = products.diagonal().clamp_min(0.0).sqrt()
         agreement = anchor.scores(progress.updates)
         progress, kinds = self._judge(round, progress, anchor, agreement, lengths)
@@ -78,9 +78,9 @@ class Evidence:
             evidence_significance=kinds.significance if math.isfinite(kinds.significance) else 0.0,
         )
 
-    def _anchor(self, round: Round, updates: Tensor) -> Anchor:
+    def _anchor(self, round: Round, updates: Tensor, products: Tensor) -> Anchor:
         if self.anchor == "majority":
-            return majority(updates)
+            return majority(updates, products)
         assert round.server is not None, "checked when the strategy was built"
         return round.server.anchor()
 

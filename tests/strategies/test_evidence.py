@@ -123,7 +123,7 @@ def test_many_classes_share_groups_and_numbers_are_one() -> None:
 
 def test_without_data_the_majority_is_the_anchor() -> None:
     towards = torch.tensor([[1.0, 0.1], [2.0, -0.1], [3.0, 0.2], [-50.0, 0.0]])
-    scores = majority(towards).scores(towards)
+    scores = majority(towards, towards.double() @ towards.double().T).scores(towards)
     assert (scores[:3] > 0.9).all() and scores[3] < -0.9
 
 
