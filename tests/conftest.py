@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("thistle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("thistle")  # how long an example takes is the machine's business, not the code's
 
 
 @pytest.fixture(scope="session", autouse=True)
