@@ -101,22 +101,27 @@ class LogitAdjustment:
 
 @calibration(
     "robal",
-    "10·(cos_y − m_y) for an image's own class y, m = 0.1·log(1/π); 10·cos_k for the others",
+    "10·cos_k + 1.2·log π_k for every class k, less 10·0.1 for an image's own",
     "Wu et al. 2021",
 )
 @dataclass(frozen=True, eq=False)
 class RoBal:
-    """10·(cos_y − m_y) for an image's own class y, m = 0.1·log(1/π); 10·cos_k for the others (Wu et al. 2021).
+    """s·cos_k + τ_b·log π_k, less s·m₀ + τ_m·log(π_y/π_min) for an image's own class y (Wu et al. 2021).
 
-    The cosines, times 10, are what the network's head gives (thistle.tasks.models.layers.CosineHead).
+    s·cos is what the network's head gives, with s = 10 (thistle.tasks.models.layers.CosineHead).
     """
 
     log_prior: Tensor
     margin: float = 0.1
+    """m₀."""
+    class_margin: float = 0.0
+    """τ_m: how much more margin frequent classes get."""
+    prior_weight: float = 1.2
+    """τ_b."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        margins = -self.margin * self.log_prior
-        return logits - SCALE * margins * one_hot(labels, len(margins))
+        margins = SCALE * self.margin + self.class_margin * (self.log_prior - self.log_prior.min())
+        return logits + self.prior_weight * self.log_prior - margins * one_hot(labels, len(margins))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,17 @@ class TestCalibrations:
             softmax(10 * logits(), 1) * prior.exp() / (softmax(10 * logits(), 1) * prior.exp()).sum(1, keepdim=True),
         )
 
-    def test_robal_moves_the_own_class_only(self) -> None:
-        prior = torch.tensor([0.5, 0.25, 0.2, 0.05], dtype=torch.float64).log()
-        moved = RoBal(prior)(logits(), labels()) - logits()
-        expected = torch.zeros(6, C, dtype=torch.float64)
-        for row, label in enumerate(labels()):
-            expected[row, label] = prior[label]  # 10·0.1·log π
-        torch.testing.assert_close(moved, expected)
+    @pytest.mark.parametrize("class_margin", [0.0, 0.3])
+    def test_robal_lifts_frequent_classes_and_asks_more_of_the_own_one(self, class_margin: float) -> None:
+        """The authors' s·(cos_y − m₀ − τ_m·log(n_y/n_min)/s) + τ_b·log π_k, entry by entry."""
+        shares = [0.5, 0.25, 0.2, 0.05]
+        prior = torch.tensor(shares, dtype=torch.float64).log()
+        found = RoBal(prior, class_margin=class_margin)(logits(), labels())
+        for row, label in enumerate(labels().tolist()):
+            for k in range(C):
+                cosine = float(logits()[row, k]) / 10
+                margin = 0.1 + class_margin * math.log(shares[k] / min(shares)) / 10 if k == label else 0.0
+                assert float(found[row, k]) == pytest.approx(10 * (cosine - margin) + 1.2 * math.log(shares[k]))
 
     @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_a_uniform_prior_calibrates_nothing(self, objective: str) -> None:
