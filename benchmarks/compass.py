@@ -30,7 +30,7 @@ import thistle  # noqa: E402
 from thistle.attacks.roles import attackers  # noqa: E402
 from thistle.experiments.experiment import Experiment  # noqa: E402
 from thistle.server.recording.checkpoint import load_checkpoint  # noqa: E402
-from thistle.strategies.aggregators import geometric_median  # noqa: E402
+from thistle.strategies.aggregators import geometric_median, norms  # noqa: E402
 from thistle.strategies.pipeline import Pipeline  # noqa: E402
 from thistle.strategies.registry import setting  # noqa: E402
 from thistle.strategies.rounds import Progress, Round, Step  # noqa: E402
@@ -53,7 +53,7 @@ class KnowAll:
         assert round.server is not None
         judges = (LossFilter(0.1, 0.5), AngleFilter(0.0))
         scores = [judge.scores(round, progress.updates) for judge in judges]
-        scores.append(round.server.anchor().scores(progress.updates))
+        scores.append(round.server.anchor().scores(progress.updates, norms(progress.updates)))
         ids = np.array(round.ids, np.float64)
         now = np.column_stack([np.full_like(ids, round.number), ids, *(one.numpy() for one in scores)])
         before = round.memory.get(SEEN, np.empty((0, now.shape[1])))

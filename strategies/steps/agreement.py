@@ -55,12 +55,13 @@ class Anchor:
     head: Head | None
     """None: the network has no such layer, and whole updates are all there is."""
 
-    def scores(self, updates: Tensor) -> Tensor:
+    def scores(self, updates: Tensor, lengths: Tensor) -> Tensor:
         """c of every row, float64: the mean of the whole update's and the centred head's."""
-        whole = cone_scores(updates, self.directions)
+        whole = cone_scores(updates, self.directions, lengths)
         if self.head is None:
             return whole
-        return (whole + cone_scores(self.head.centred(updates), self.head.centred(self.directions))) / 2
+        head = self.head.centred(updates)
+        return (whole + cone_scores(head, self.head.centred(self.directions), head.norm(dim=1))) / 2
 
     def view(self, vectors: Tensor) -> Tensor:
         """The part of vectors in which clients are compared with what was accepted before: the head, or all."""
@@ -77,21 +78,20 @@ def majority(updates: Tensor, products: Tensor) -> Anchor:
     return Anchor(combine(updates, found.weights * scale)[None], None)
 
 
-def cone_scores(vectors: Tensor, directions: Tensor) -> Tensor:
-    """(‖P_A u‖ − ‖P_A(−u)‖) / ‖u‖ of every row u, with A the cone of the directions."""
+def cone_scores(vectors: Tensor, directions: Tensor, lengths: Tensor) -> Tensor:
+    """(‖P_A u‖ − ‖P_A(−u)‖) / ‖u‖ of every row u, with A the cone of the directions; `lengths`: ‖u‖, float64."""
     products, inner = _products(vectors, directions), _products(directions, directions)
-    lengths = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
     towards, away = torch.from_numpy(_projected(np.stack([products, -products]), inner.numpy()))
     return torch.where(lengths > 0, (towards - away) / lengths.clamp_min(TINY), 0.0).clamp(-1.0, 1.0)
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:
-    """⟨l_i, r_j⟩, float64; chunk by chunk, so that neither block is copied."""
+    """⟨l_i, r_j⟩, float64, from products of chunks in the vectors' own type: neither block is copied."""
     width = max(2048, CHUNK_VALUES // max(len(left), len(right)))
     total = torch.zeros(len(left), len(right), dtype=torch.float64)
     for start in range(0, left.shape[1], width):
         columns = slice(start, start + width)
-        total += left[:, columns].double() @ right[:, columns].double().T
+        total += left[:, columns] @ right[:, columns].T
     return total
 
 

@@ -58,7 +58,7 @@ class Evidence:
         products = gram(progress.updates, centred=False)
         anchor = self._anchor(round, progress.updates, products)
         lengths = products.diagonal().clamp_min(0.0).sqrt()
-        agreement = anchor.scores(progress.updates)
+        agreement = anchor.scores(progress.updates, lengths)
         progress, kinds = self._judge(round, progress, anchor, agreement, lengths)
         honest, thin, attacked = self._decide(round, progress, kinds)
         order = torch.argsort(honest + 1e-3 * agreement, descending=True, stable=True)

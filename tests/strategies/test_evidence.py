@@ -21,11 +21,15 @@ from thistle.experiments.runfolder import read_json, read_lines
 from thistle.strategies import Evidence
 from thistle.strategies.build import resolve
 from thistle.strategies.rounds import Progress, Round
-from thistle.strategies.steps import evidence, learning
-from thistle.strategies.steps.agreement import Anchor, Head, cone_scores, majority
+from thistle.strategies.steps import agreement, evidence, learning
+from thistle.strategies.steps.agreement import Anchor, Head, majority
 from thistle.strategies.steps.kinds import tell_apart
 
 # ---- agreement with the server's classes -----------------------------------------------------------------------------
+
+
+def cone_scores(vectors: Tensor, directions: Tensor) -> Tensor:
+    return agreement.cone_scores(vectors, directions, vectors.double().norm(dim=1))
 
 
 def ref_length(u: np.ndarray, directions: np.ndarray) -> float:
@@ -100,7 +104,10 @@ def test_a_network_without_a_linear_head_is_judged_as_a_whole() -> None:
 
     anchor = server(convolution).anchor()
     assert anchor.head is None
-    assert torch.equal(anchor.scores(anchor.directions), cone_scores(anchor.directions, anchor.directions))
+    assert torch.equal(
+        anchor.scores(anchor.directions, anchor.directions.double().norm(dim=1)),
+        cone_scores(anchor.directions, anchor.directions),
+    )
 
 
 def test_what_all_classes_share_is_not_seen_in_the_centred_head() -> None:
@@ -123,7 +130,7 @@ def test_many_classes_share_groups_and_numbers_are_one() -> None:
 
 def test_without_data_the_majority_is_the_anchor() -> None:
     towards = torch.tensor([[1.0, 0.1], [2.0, -0.1], [3.0, 0.2], [-50.0, 0.0]])
-    scores = majority(towards, towards.double() @ towards.double().T).scores(towards)
+    scores = majority(towards, towards.double() @ towards.double().T).scores(towards, towards.double().norm(dim=1))
     assert (scores[:3] > 0.9).all() and scores[3] < -0.9
 
 
