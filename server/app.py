@@ -42,11 +42,10 @@ GOING_ON = ("starting", "running")
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that Flower's run config describes."""
     torch.set_num_threads(1)
-    gc.freeze()  # Flower's strategies collect garbage in every round: let them look at what is new only
     deployed = is_deployed(grid)
     if deployed:
         sit_out_errors()
-    with _aloud() if deployed else nullcontext():
+    with _past_frozen(), _aloud() if deployed else nullcontext():
         experiment = Experiment.of(context.run_config)
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
         use_code(folder.code)  # which settings there are, a strategy of the user's own says itself
@@ -54,6 +53,18 @@ def main(grid: Grid, context: Context) -> None:
         folder.create(again=experiment.run.resume)
         with folder.held(), _log_to(folder):
             _run(experiment, folder, RemoteGrid(grid) if deployed else grid, deployed)
+
+
+@contextmanager
+def _past_frozen() -> Iterator[None]:
+    """Flower's strategies collect garbage in every round: let them look at what is new only."""
+    others = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not others:
+            gc.unfreeze()
 
 
 def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) -> None:

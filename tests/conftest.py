@@ -7,8 +7,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when numpy and torch are first imported
 os.environ.setdefault("RAY_worker_niceness", "0")  # on a busy machine workers of lower priority would hardly run
 
-import contextlib
-import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from thistle.tasks import freed_memory
+
+freed_memory.keep_freed_memory = lambda: None  # for the next round of one run; here thousands of runs follow each other
 settings.register_profile("thistle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("thistle")  # how long an example takes is the machine's business, not the code's
 
@@ -27,14 +28,6 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("THISTLE_CACHE", str(folder))
         yield folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _give_memory_back() -> Iterator[None]:
-    """A run keeps what it frees, for its next round (tasks/freed_memory.py); here thousands follow one another."""
-    yield
-    with contextlib.suppress(OSError, AttributeError):  # another C library has other ways
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Deprecated(logging.Handler):

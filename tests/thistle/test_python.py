@@ -201,7 +201,6 @@ def test_a_notebook_without_widgets_gets_lines(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
-    gc.unfreeze()  # what the other tests' federations froze
     threads = torch.get_num_threads()
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import random
 import threading
@@ -107,9 +106,8 @@ def quiet_flower() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give the process back as it was: a run seeds the global generators, sets torch's threads and freezes garbage."""
+    """Give the process back as it was: a run seeds the global generators and sets torch's threads."""
     with _one_at_a_time, quiet_flower():
-        frozen = gc.get_freeze_count()
         states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
         try:
             yield
@@ -118,5 +116,3 @@ def undisturbed() -> Iterator[None]:
             np.random.set_state(states[1])
             torch.set_rng_state(states[2])
             torch.set_num_threads(states[3])
-            if not frozen:
-                gc.unfreeze()

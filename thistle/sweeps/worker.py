@@ -101,8 +101,7 @@ def work(descriptor: int) -> None:
             keys = line.recv()
         except EOFError:
             return
-        gc.unfreeze()  # a run freezes what it finds: the last one's leavings should go
-        gc.collect()
+        gc.collect()  # the last run's leavings should go
         try:
             run_inline(Experiment.of(keys))
             line.send("")
