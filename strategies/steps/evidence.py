@@ -32,6 +32,8 @@ SAME = 0.9
 """Updates with a larger cosine share one vote."""
 BOUND = 3.0
 """Beyond which a feature is cut: one round must not decide a client's record."""
+ENOUGH_AGREEMENT = 2.0
+"""Agreement beyond this many levels is no merit: who agrees far more than others could push the honest ones out."""
 LEAST_LEVEL = 0.02
 """Of agreement: below that the server's data say nothing."""
 
@@ -41,9 +43,9 @@ class Evidence:
     """Judges by all rounds so far, then takes the geometric median of those whom it believes, in bounded lengths.
 
     Three features of an update go into a client's record: its agreement with the server's data (see agreement.py), in
-    units of what accepted clients have; its cosine with what was accepted in the last rounds; and how unusual its
-    length is. kinds.py tells the two kinds of clients apart. While clients have been seen too seldom, the better half
-    of a round is kept, whatever the record says; where no attack shows, everybody is, and the mean is taken.
+    units of what accepted clients have at least; its cosine with what was accepted in the last rounds; and how unusual
+    its length is. kinds.py tells the two kinds of clients apart. While clients have been seen too seldom, the better
+    half of a round is kept, whatever the record says; where no attack shows, everybody is, and the mean is taken.
     """
 
     memory: int
@@ -90,7 +92,7 @@ class Evidence:
         """The records with this round in them, and what they say of all clients that were ever seen."""
         memory = round.memory
         level = _number(memory, LEVEL) or _first_level(agreement)
-        features = {0: np.clip((agreement / level).numpy(), -BOUND, BOUND)}
+        features = {0: np.clip((agreement / level).numpy(), -BOUND, ENOUGH_AGREEMENT)}
         if DIRECTION in memory:
             features[1] = BOUND * _cosines(anchor.view(progress.updates), torch.from_numpy(memory[DIRECTION]))
         if LENGTH in memory:
@@ -128,7 +130,7 @@ class Evidence:
     ) -> dict[str, np.ndarray]:
         """The yardsticks of the next rounds, by what was accepted in this one."""
         memory = round.memory
-        now = max(LEAST_LEVEL, float(agreement[progress.kept].mean()))
+        now = _level(agreement[progress.kept])
         level, length = _number(memory, LEVEL) or _first_level(agreement), _number(memory, LENGTH) or usual
         notes = {LEVEL: np.array([0.85 * level + 0.15 * now]), LENGTH: np.array([0.8 * length + 0.2 * usual])}
         if thin:
@@ -142,9 +144,13 @@ def _number(memory: Memory, name: str) -> float:
 
 
 def _first_level(agreement: Tensor) -> float:
-    """The better half's mean: in the first round nobody has been accepted yet."""
-    better = agreement.sort(descending=True).values[: max(1, len(agreement) // 2)]
-    return max(LEAST_LEVEL, float(better.mean()))
+    """Of the better half: in the first round nobody has been accepted yet."""
+    return _level(agreement.sort(descending=True).values[: max(1, len(agreement) // 2)])
+
+
+def _level(agreement: Tensor) -> float:
+    """The lower quartile: a minority of the accepted, however well it agrees, cannot raise what is asked of others."""
+    return max(LEAST_LEVEL, float(torch.quantile(agreement, 0.25)))
 
 
 def _cosines(vectors: Tensor, direction: Tensor) -> np.ndarray:

@@ -245,6 +245,20 @@ def test_a_sleeper_is_judged_anew() -> None:
     assert kept[-1] == [True] * 6 + [False] * 4
 
 
+def test_who_agrees_perfectly_does_not_raise_what_is_asked_of_others() -> None:
+    """Attackers who know the server's data are wholly inside the cone; honest updates are mostly noise."""
+    rng, memory = np.random.default_rng(7), dict[str, np.ndarray]()
+    for number in range(1, 21):
+        updates = updates_of(10, 0, rng) + torch.from_numpy(rng.normal(0, 1.5, (10, 6))).float()
+        alone = judged(updates[:7], {}).notes[evidence.LEVEL]
+        updates[7:] = torch.eye(2, 6)[0]
+        progress = judged(updates, memory, number)
+        assert number > 1 or progress.notes[evidence.LEVEL] < 2 * alone
+        memory |= progress.notes
+    assert memory["evidence.agreement"].max() <= evidence.ENOUGH_AGREEMENT
+    assert memory[evidence.LEVEL] < 0.5, "the attackers' own agreement is 1"
+
+
 def test_copies_share_one_vote() -> None:
     """Five copies of one honest client carry the geometric median away no farther than it goes itself."""
     rng, memory = np.random.default_rng(3), dict[str, np.ndarray]()
