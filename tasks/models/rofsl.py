@@ -27,4 +27,11 @@ def cnn_cifar(shape: Shape, classes: int, dropout: Dropout) -> nn.Module:
 @MODELS.add("auto")
 def auto(shape: Shape, classes: int, dropout: Dropout) -> nn.Module:
     """cnn-emnist for grey images, cnn-cifar for coloured ones."""
-    return (cnn_emnist if shape[0] == 1 else cnn_cifar)(shape, classes, dropout)
+    return MODELS[meant("auto", shape)](shape, classes, dropout)
+
+
+def meant(name: str, shape: Shape) -> str:
+    """The model of this name, or the one that `auto` stands for."""
+    if name != "auto":
+        return name
+    return "cnn-emnist" if shape[0] == 1 else "cnn-cifar"

@@ -169,6 +169,18 @@ def test_without_an_attack_it_does_not_matter_who_attacked() -> None:
         make_experiment("digits-mix", {"attack.kind": "none", "attack.fraction": 0.3}, out="runs")
 
 
+def test_the_demo_shows_four_strategies_under_two_attacks(tmp_path: Path) -> None:
+    sizes = ("task.clients=10", "client.per-round=5", "rounds=1", "task.train-size=200")
+    settings = [word for size in sizes for word in ("--set", size)]
+    done = thistle("demo", "--engine", "inline", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "; rofsl on cnn-emnist with 151,306 parameters;" in done.stderr, "what auto became"
+    assert "run 1 of 8: FedAvg under mix" in done.stderr and "run 8 of 8: Evidence under ipm" in done.stderr
+    assert all(done.stdout.count(f"\n{name} ") == 2 for name in ("FedAvg", "RFA (GeoMed)", "RoFSL", "Evidence"))
+    assert len(list((tmp_path / "runs" / "demo").glob("*/summary.json"))) == 8
+    assert (tmp_path / "runs" / "demo" / "accuracy.png").is_file()
+
+
 def test_the_demo_goes_to_the_cluster_that_it_is_given(tmp_path: Path) -> None:
     line = complaint("demo", "--set", "runtime.ray-address=127.0.0.1:1", cwd=tmp_path)
     assert "runtime.ray-address" in line and "nobody answers there" in line
@@ -236,7 +248,7 @@ def test_inline_runs_are_numbered_and_named(tmp_path: Path) -> None:
         done = thistle("run", "digits-clean", "--engine", "inline", *QUICK, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "last accuracy" in done.stdout and "run folder:" in done.stdout
-        assert "plan: inline" in done.stderr
+        assert "plan: inline" in done.stderr and "; fedavg on mlp with 55,210 parameters;" in done.stderr
     one, two = (RunFolder(tmp_path / "runs" / name) for name in ("digits-clean", "digits-clean-2"))
     assert model_sha(one) == model_sha(two)
     assert read_json(two.summary)["name"] == "digits-clean-2"

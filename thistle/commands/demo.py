@@ -15,7 +15,7 @@ from thistle.results.detected import detected
 from thistle.results.shown import mean_of
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import claim_folder, make_experiment
-from thistle.terminal.screen import results, table
+from thistle.terminal.screen import results, say, table
 
 PRESET = "digits-mix"
 STRATEGIES = {
@@ -46,9 +46,11 @@ def demo(
     with engine_for(engine, whole.runtime.ray_address) as runner:
         launch.check(whole)
         _, home = claim_folder(whole, exact=False)
-        for attack, settings in attacks_of(given).items():
+        attacks = attacks_of(given)
+        for number, (attack, settings) in enumerate(attacks.items()):
             folders: dict[str, RunFolder] = {}
-            for name in STRATEGIES:
+            for place, name in enumerate(STRATEGIES, number * len(STRATEGIES) + 1):
+                say(f"run {place} of {len(attacks) * len(STRATEGIES)}: {STRATEGIES[name]} under {attack}")
                 chosen = ["stop.lost-if-rejected=false", *settings, *given, f"strategy.name={name}"]
                 experiment = make_experiment(PRESET, chosen, f"{attack}-{name}", str(home.path), workers)
                 experiment, folders[name] = claim_folder(experiment, exact=True)

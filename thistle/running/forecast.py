@@ -6,6 +6,7 @@ from thistle.attacks.roles import attackers as attackers_of
 from thistle.experiments.experiment import Experiment
 from thistle.protocol.layout import Layout
 from thistle.tasks.models import build_model
+from thistle.tasks.models.rofsl import meant
 from thistle.tasks.task import Task
 
 PROCESS = 0.45e9
@@ -25,11 +26,12 @@ def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
     attackers = len(attackers_of(experiment.attack, experiment.task.clients, experiment.seed))
     attack = f"{attackers} attack by {experiment.attack.kind}" if attackers else "nobody attacks"
     client = experiment.client
+    network = meant(experiment.model.name, task.shape)
     training = "" if client.plain else f"clients train by {client.objective}, calibration {client.calibration}; "
     return (
         f"plan: {engine}, {workers} host{'s' * (workers != 1)} on {cores} core{'s' * (cores != 1)}; "
         f"{experiment.rounds} round{'s' * (experiment.rounds != 1)} of {experiment.client.per_round} "
         f"out of {experiment.task.clients} clients, "
         f"{attack}; {training}"
-        f"{experiment.model.name} with {size:,} parameters; about {memory / 1e9:.1f} GB of memory"
+        f"{experiment.strategy.name} on {network} with {size:,} parameters; about {memory / 1e9:.1f} GB of memory"
     )
