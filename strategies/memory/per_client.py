@@ -36,6 +36,10 @@ class PerClient:
         after[np.searchsorted(ids, changed)] = values
         return {self._ids: ids, self.name: after}
 
+    def clients(self, memory: Memory) -> np.ndarray:
+        """Those that were seen, in the order of their numbers in the memory."""
+        return self._known(memory)[0]
+
     @property
     def _ids(self) -> str:
         return f"{self.name}.ids"

@@ -91,7 +91,7 @@ class Evidence:
     ) -> tuple[Progress, Kinds]:
         """The records with this round in them, and what they say of all clients that were ever seen."""
         memory = round.memory
-        level = _number(memory, LEVEL) or _first_level(agreement)
+        level = _level_before(memory, agreement)
         features = {0: np.clip((agreement / level).numpy(), -BOUND, ENOUGH_AGREEMENT)}
         if DIRECTION in memory:
             features[1] = BOUND * _cosines(anchor.view(progress.updates), torch.from_numpy(memory[DIRECTION]))
@@ -112,10 +112,9 @@ class Evidence:
 
     def _decide(self, round: Round, progress: Progress, kinds: Kinds) -> tuple[Tensor, bool, bool]:
         """The round's clients' probabilities, whether too little is known, and whether there is an attack."""
-        ids, times = progress.notes[f"{MEANS[0].name}.ids"], progress.notes[COUNTS[0].name]
-        thin = float(times.mean()) < ENOUGH
+        thin = float(progress.notes[COUNTS[0].name].mean()) < ENOUGH
         attacked = thin or kinds.significance > SURE
-        mine = kinds.honest[np.searchsorted(ids, np.asarray(round.ids, np.uint64))]
+        mine = kinds.honest[np.searchsorted(MEANS[0].clients(progress.notes), np.asarray(round.ids, np.uint64))]
         return torch.from_numpy(mine if attacked else np.ones_like(mine)), thin, attacked
 
     def _after(
@@ -131,7 +130,7 @@ class Evidence:
         """The yardsticks of the next rounds, by what was accepted in this one."""
         memory = round.memory
         now = _level(agreement[progress.kept])
-        level, length = _number(memory, LEVEL) or _first_level(agreement), _number(memory, LENGTH) or usual
+        level, length = _level_before(memory, agreement), _number(memory, LENGTH) or usual
         notes = {LEVEL: np.array([0.85 * level + 0.15 * now]), LENGTH: np.array([0.8 * length + 0.2 * usual])}
         if thin:
             return notes
@@ -143,9 +142,10 @@ def _number(memory: Memory, name: str) -> float:
     return float(memory[name][0]) if name in memory else 0.0
 
 
-def _first_level(agreement: Tensor) -> float:
-    """Of the better half: in the first round nobody has been accepted yet."""
-    return _level(agreement.sort(descending=True).values[: max(1, len(agreement) // 2)])
+def _level_before(memory: Memory, agreement: Tensor) -> float:
+    """As the last rounds left it; in the first one nobody has been accepted yet: that of the better half."""
+    better = agreement.sort(descending=True).values[: max(1, len(agreement) // 2)]
+    return _number(memory, LEVEL) or _level(better)
 
 
 def _level(agreement: Tensor) -> float:

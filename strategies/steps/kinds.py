@@ -6,9 +6,9 @@ Of client i there are, per feature f, the mean a_if of n_if observations. Within
     a_if | k  ~  N(m_kf, τ_kf² + σ_f²/n_if)
 
 so that a client seen once says little, and one seen ten times much. What ties the kinds to the truth is the first
-feature, the agreement with the server's data in units of what accepted clients have: honest clients are near 1, with a
-spread that does not reach 0; malicious ones are at most `BELOW` of that. The other features have no good direction of
-their own: they help where they tell the same two groups apart.
+feature, the agreement with the server's data in units of what accepted clients have at least: honest clients scatter
+around a mean above `LEAST` and do not reach 0; malicious ones have at most `BELOW` of that mean. The other features
+have no good direction of their own: they help where they tell the same two groups apart.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ class Kinds:
 
     honest: np.ndarray
     """N: the probability that each client is honest."""
-    means: np.ndarray
-    """2 × F: of honest and of malicious clients."""
     share: float
     """Of malicious clients among all that were seen."""
     significance: float
@@ -73,13 +71,12 @@ def _fit(means: np.ndarray, counts: np.ndarray, within: np.ndarray, honest: np.n
         odds = _log_odds(means, known, noise, centre, spread) + np.log((1 - share) / share)
         honest = 1 / (1 + np.exp(-np.clip(odds, -40, 40)))
         share = float(np.clip((1 - honest).mean(), *SHARE))
-    return Kinds(honest, centre, share, _significance(honest, noise[:, 0], centre[:, 0], spread[1, 0]))
+    return Kinds(honest, share, _significance(honest, noise[:, 0], centre[:, 0], spread[1, 0]))
 
 
 def _average(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """By column; 0 where nothing has any mass. What is not known is not finite, and has none."""
-    found: np.ndarray = np.where(mass > 0, values, 0.0)
-    total: np.ndarray = (mass * found).sum(axis=0) / np.maximum(mass.sum(axis=0), 1e-9)
+    """By column; 0 where nothing has any mass, as what is not known."""
+    total: np.ndarray = (mass * values).sum(axis=0) / np.maximum(mass.sum(axis=0), 1e-9)
     return total
 
 

@@ -165,11 +165,14 @@ class ServerRound:
         data = self.data
         layers = [(name, module) for name, module in data.network.named_modules() if isinstance(module, nn.Linear)]
         called = {own: entry for entry, own in data.names().items()}
-        start = data.layout.starts.get(called[f"{layers[-1][0]}.weight"]) if layers else None
+        weight = f"{layers[-1][0]}.weight".removeprefix(".") if layers else ""  # the network may be that layer itself
+        start = data.layout.starts.get(called.get(weight, ""))
         if start is None:
             return None
         seen: list[Tensor] = []
-        hook = layers[-1][1].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].sum(dim=0)))
+        hook = layers[-1][1].register_forward_hook(
+            lambda module, inputs, output: seen.extend(one.sum(dim=0) for one in inputs)
+        )
         try:
             self.loss(data.layout.vector(self.sent))
         finally:

@@ -110,6 +110,24 @@ def test_a_network_without_a_linear_head_is_judged_as_a_whole() -> None:
     )
 
 
+def test_a_network_may_be_its_own_head() -> None:
+    def alone() -> nn.Module:
+        return nn.Linear(3, CLASSES)
+
+    data = server(alone)
+    data.data.inputs = data.data.inputs[:, 0, 0]
+    head = data.anchor().head
+    assert head is not None and head.start == 0
+    assert torch.allclose(head.feature, data.data.inputs.mean(dim=0), atol=1e-6)
+
+
+def test_a_head_with_a_weight_of_another_name_is_no_head() -> None:
+    def normed_head() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(18, CLASSES)))
+
+    assert server(normed_head).anchor().head is None
+
+
 def test_what_all_classes_share_is_not_seen_in_the_centred_head() -> None:
     torch.manual_seed(0)
     feature = torch.randn(5)

@@ -85,7 +85,7 @@ def _empty(state: State) -> None:
 
 
 def fitting(clients: int) -> list[str]:
-    """How to submit the trial to nodes that hold so many clients between them."""
+    """The settings that make the trial fit nodes with this many clients in all."""
     usual = make_experiment(TRIAL, [])
     keys = {"rounds": 10}
     if clients not in (0, usual.task.clients):
