@@ -6,6 +6,7 @@ neither the number of its keys nor their length costs anything here.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from thistle.protocol.answer import Number
 from thistle.protocol.records import ARRAYS, LARGEST_LOSS, METRICS
-from thistle.protocol.training import COUNTS, EXAMPLES
+from thistle.protocol.training import COUNTS, EXAMPLES, LOGGED
 
 MOST_EXAMPLES = 10**9
 
@@ -79,6 +80,8 @@ def _examples(value: object) -> int:
 def _number(name: str, value: object) -> float:
     if not isinstance(value, int | float) or type(value) not in (int, float, np.float64):
         raise Rejected(f"metrics: {name} is not a number")
+    if name == LOGGED:  # of a model that has blown up it is anything: no reason to shut an honest client out
+        return LARGEST_LOSS if math.isnan(value) else float(min(max(value, 0.0), LARGEST_LOSS))
     largest = LARGEST_LOSS if "loss" in name else sys.float_info.max
     smallest = 0.0 if "loss" in name else -largest
     if not smallest <= value <= largest:  # also false for nan

@@ -81,7 +81,7 @@ def test_bytes_of_rejected_replies_are_counted() -> None:
     size = inspect(replies).num_bytes
     assert size == len(replies) * record_bytes([SENT])
     broken = honest(VILLAIN)
-    broken["metrics"]["loss"] = float("nan")
+    broken["metrics"]["seconds"] = float("nan")
     replies[VILLAIN] = reply(VILLAIN, broken)
     found = inspect(replies)
     assert [v.client for v in found.verdicts if v.verdict == "rejected"] == [VILLAIN] and found.num_bytes == size
@@ -139,6 +139,19 @@ def test_a_header_that_is_only_padded_differently_is_read() -> None:
     other = with_array(content, "0.weight", Array(weight.dtype, weight.shape, weight.stype, padded))
     taken = accepted(inspect([reply(VILLAIN, other)]))[0]
     assert np.array_equal(arrays_of(taken.content)["0.weight"].numpy(), weight.numpy())
+
+
+@pytest.mark.parametrize(("said", "taken"), [(1e30, 100.0), (float("inf"), 100.0), (float("nan"), 100.0), (-1.0, 0.0)])
+def test_a_loss_that_is_only_logged_shuts_nobody_out(said: float, taken: float) -> None:
+    inspection = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss", said))])
+    assert [answer.numbers["loss"] for answer in inspection.answers] == [taken]
+
+
+@pytest.mark.parametrize("value", [1e30, -1.0, float("nan")])
+def test_a_loss_that_a_strategy_goes_by_must_be_believable(value: float) -> None:
+    wanted = KNOWN | {"loss-before"}
+    inspection = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss-before", value))], Expected(wanted, wanted))
+    assert inspection.verdicts[VILLAIN].reason.startswith("metrics: loss-before is")
 
 
 def test_num_examples_is_capped_and_unknown_metrics_are_dropped() -> None:
