@@ -1,6 +1,7 @@
 # make demo   the main job from nothing          make test   the tests
 # make lint   ruff and mypy                      make bench  the benchmarks
 # make generate      the declared keys of pyproject.toml and the tables of the documents, from the code
+# make docs     the documents as a site, in build/site
 # make test-deploy   federations of real processes, and what may befall them; half an hour
 # make smoke-deploy  a few minutes of that
 VENV := .venv
@@ -27,6 +28,10 @@ lint: $(VENV)/.ready types
 generate: $(VENV)/.ready
 	$(BIN)/python -m thistle.reference
 
+docs: $(VENV)/.ready types
+	NO_MKDOCS_2_WARNING=1 TYPES=$(VENV)/types $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
+
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/aggregators.py
 	$(BIN)/python benchmarks/round.py
@@ -48,4 +53,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: types generate demo test test-deploy smoke-deploy lint bench clean
+.PHONY: types generate docs demo test test-deploy smoke-deploy lint bench clean

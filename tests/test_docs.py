@@ -25,13 +25,18 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/deploy.md",
     "docs/flower.md",
+    "docs/glossary.md",
     "docs/guide.md",
+    "docs/index.md",
     "docs/own.md",
     "docs/report.md",
     "docs/run-folder.md",
     "docs/security.md",
     "docs/strategies.md",
     "docs/stress.md",
+    "docs/tutorials/first-run.md",
+    "docs/tutorials/own-defence.md",
+    "docs/tutorials/robust-flower-app.md",
 )
 EXAMPLES = ("strategy.keep",)
 """Settings that the documents' own examples have."""

@@ -58,13 +58,14 @@ def run(
 ) -> Run:
     """Run an experiment and return what it left; the same as the command `thistle run`.
 
-    source: a preset's name, the path of a .toml file, or a dictionary of settings.
-    overrides: settings to change, by their dotted names: {"strategy.name": "rofsl"}.
-    name: the run's name, which must be new; default: the experiment's, numbered.
-    out: the folder for run folders; default: runs.
-    engine: "ray" (a SuperLink and Ray workers) or "inline" (this process).
-    workers: hosts to train on; default: one per core.
-    progress: show progress on stderr or in the notebook; False: silent.
+    Args:
+        source: a preset's name, the path of a .toml file, or a dictionary of settings.
+        overrides: settings to change, by their dotted names: {"strategy.name": "rofsl"}.
+        name: the run's name, which must be new; default: the experiment's, numbered.
+        out: the folder for run folders; default: runs.
+        engine: "ray" (a SuperLink and Ray workers) or "inline" (this process).
+        workers: hosts to train on; default: one per core.
+        progress: show progress on stderr or in the notebook; False: silent.
 
     Raises UserError for bad input and RunFailed for a run that failed. After KeyboardInterrupt the run is resumable.
     """
@@ -85,11 +86,12 @@ def sweep(
 ) -> SweepResult:
     """Run every cell of a sweep that has not finished yet; the same as the command `thistle sweep`.
 
-    source: a sweep's name, the path of its .toml file, or a dictionary of what such a file says.
-    overrides: settings to change in every cell, by their dotted names.
-    name: the sweep's folder below `out`; default: the file's name.
-    engine: "ray" or "inline"; default: the file's.
-    jobs: cells at once; default: one (ray), or one per core (inline).
+    Args:
+        source: a sweep's name, the path of its .toml file, or a dictionary of what such a file says.
+        overrides: settings to change in every cell, by their dotted names.
+        name: the sweep's folder below `out`; default: the file's name.
+        engine: "ray" or "inline"; default: the file's.
+        jobs: cells at once; default: one (ray), or one per core (inline).
 
     Raises UserError for bad input and, after all other cells have run, SweepFailed where cells failed.
     """
@@ -114,14 +116,15 @@ def stress(
 ) -> StressResult:
     """Search for the attack that harms an experiment most; the same as the command `thistle stress`.
 
-    source: a preset's name, the path of a .toml file, or a dictionary of settings; its own attack is left out.
-    overrides: settings to change, by their dotted names.
-    fractions: shares of malicious clients; there is a worst case for each.
-    suite: "standard" (the lowest accuracy), "backdoor" (the highest success of the attack) or "all".
-    seeds: how many; the worst attacks are run with all of them.
-    budget: minutes; less is tried, so that the search ends in time.
-    name: the search's folder below `out`; default: the experiment's name and -stress.
-    jobs: runs at once; default: one (ray), or one per core (inline).
+    Args:
+        source: a preset's name, the path of a .toml file, or a dictionary of settings; its own attack is left out.
+        overrides: settings to change, by their dotted names.
+        fractions: shares of malicious clients; there is a worst case for each.
+        suite: "standard" (the lowest accuracy), "backdoor" (the highest success of the attack) or "all".
+        seeds: how many; the worst attacks are run with all of them.
+        budget: minutes; less is tried, so that the search ends in time.
+        name: the search's folder below `out`; default: the experiment's name and -stress.
+        jobs: runs at once; default: one (ray), or one per core (inline).
 
     Raises UserError for bad input and, after all other runs, StressFailed where runs failed. The same call continues
     a search that was interrupted.

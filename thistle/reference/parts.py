@@ -62,12 +62,12 @@ def exports() -> str:
 
 def settings(*sections: str) -> str:
     """The settings of some sections; "": those of none."""
-    return _settings_table(row for name in sections for row in _of_section(name))
+    return settings_table(row for name in sections for row in _of_section(name))
 
 
 def attack_settings() -> str:
     """Those that all attacks have, then those of single ones."""
-    return _settings_table([*_of_section("attack"), *attack_rows()])
+    return settings_table([*_of_section("attack"), *attack_rows()])
 
 
 def _of_section(name: str) -> list[Row]:
@@ -107,7 +107,7 @@ def _path(cls: type[Named]) -> str:
 
 def common() -> str:
     """The settings of every pipeline."""
-    return _settings_table(common_rows())
+    return settings_table(common_rows())
 
 
 def each_strategy() -> str:
@@ -119,7 +119,7 @@ def _described(name: str, cls: type[Named]) -> str:
     own = own_rows(cls)
     paragraphs = [f"### {name}", f"{about(cls)}. Paper: {cls.paper}.", *_remarks(cls)]
     nothing = "No settings of its own.\n" if issubclass(cls, Pipeline) else "No settings.\n"
-    return "\n\n".join([*paragraphs, _settings_table(own) if own else nothing])
+    return "\n\n".join([*paragraphs, settings_table(own) if own else nothing])
 
 
 def _remarks(cls: type[Named]) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _attack(cls: type[PoisoningAttack]) -> str:
     summary, _, formula = inspect.cleandoc(cls.__doc__ or "").partition("\n")
     known = f"Attackers know: {cls.knows}." + (f" Paper: {cls.paper}." if cls.paper else "")
     own = rows(settings_of(cls), "attack.")
-    settings = _settings_table(own) if own else "No settings of its own.\n"
+    settings = settings_table(own) if own else "No settings of its own.\n"
     return "\n\n".join(filter(None, [f"## {cls.name}", summary, formula.strip(), known, _tried(cls), settings]))
 
 
@@ -155,7 +155,8 @@ def _tried(cls: type[PoisoningAttack]) -> str:
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
-def _settings_table(found: Iterable[Row]) -> str:
+def settings_table(found: Iterable[Row]) -> str:
+    """Of settings."""
     return table(COLUMNS, [row.cells for row in found])
 
 
