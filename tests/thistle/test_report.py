@@ -332,10 +332,18 @@ def test_the_command_writes_a_page_and_pictures(tmp_path: Path) -> None:
     assert done.exit_code == 0 and (one.path / "report.html").is_file()
     page, pictures = tmp_path / "new" / "all.html", tmp_path / "png"
     sources = [str(tmp_path / "runs"), str(sweep)]
-    done = CliRunner().invoke(app, ["report", *sources, "--output", str(page), "--png", str(pictures)])
+    done = CliRunner().invoke(app, ["report", *sources, "--output", str(page), "--pictures", str(pictures)])
     assert done.exit_code == 0 and page.is_file() and "pictures:" in done.stdout
     names = {path.name for path in pictures.iterdir()}
-    assert {"accuracy.png", "recall.png", "robust.png", "clients-a.png", "scores-b.png"} <= names
+    assert {
+        "accuracy.pdf",
+        "accuracy.svg",
+        "accuracy.png",
+        "recall.png",
+        "robust.png",
+        "clients-a.png",
+        "scores-b.png",
+    } <= names
     assert {"table-accuracy-attack.fraction-strategy.name.png", "table-curves-0.3.png"} <= names
     assert json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text())[0])["runs"][1]["name"] == two.path.name
 

@@ -20,7 +20,10 @@ def report(
     output: Annotated[
         str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if it is only one.")
     ] = "",
-    png: Annotated[str, typer.Option(metavar="DIR", help="Also draw pictures for papers there.")] = "",
+    pictures: Annotated[
+        str, typer.Option("--pictures", "--png", metavar="DIR", help="Also draw pictures for papers there.")
+    ] = "",
+    latex: Annotated[str, typer.Option(metavar="DIR", help="Also write tables for papers there.")] = "",
     tensorboard: Annotated[str, typer.Option(metavar="DIR", help="Also write event files for TensorBoard there.")] = "",
     out: Out = "runs",
 ) -> None:
@@ -33,8 +36,10 @@ def report(
     runs, sweeps = sort_out(sources, out)
     target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
     results.print(f"report: {target} ({target.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
-    if png:
-        _draw(runs, sweeps, Path(png).expanduser())
+    if pictures:
+        _draw(runs, sweeps, Path(pictures).expanduser())
+    if latex:
+        _write_tables(runs, sweeps, Path(latex).expanduser())
     if tensorboard:
         cells = [run for sweep in sweeps for run in runs_below(sweep)]
         _write_events([*runs, *cells], Path(tensorboard).expanduser())
@@ -47,8 +52,19 @@ def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         drawn = draw_all(runs, sweeps, folder)
     except OSError as error:
-        raise UserError(f"--png {folder}: cannot be written: {error.strerror}") from None
+        raise UserError(f"--pictures {folder}: cannot be written: {error.strerror}") from None
     results.print(f"pictures: {len(drawn)} in {folder}", markup=False, soft_wrap=True)
+
+
+def _write_tables(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
+    from thistle.report.latex import write_tables
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = write_tables(runs, sweeps, folder)
+    except OSError as error:
+        raise UserError(f"--latex {folder}: cannot be written: {error.strerror}") from None
+    results.print(f"tables: {len(written)} in {folder}", markup=False, soft_wrap=True)
 
 
 def _write_events(runs: list[Path], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same charts as PNG files, for papers: one file a picture, white, in a column's width."""
+"""The same charts for papers, each as PNG, PDF and SVG: white, in a column's width."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ VERDICTS = {
     "next to no weight": "#f0dcae",
 }
 """By the code of a cell, from 1."""
+KINDS: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""With what to leave out, so that the same picture is the same file."""
 TRUTH = {"honest": "#2b7bba", "malicious": "#d62828", "all": "#2b7bba"}
 
 
@@ -34,6 +36,7 @@ def picture(path: Path, xlabel: str, ylabel: str, size: tuple[float, float] = (5
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "thistle"
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
@@ -44,7 +47,8 @@ def picture(path: Path, xlabel: str, ylabel: str, size: tuple[float, float] = (5
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize="small")
-    figure.savefig(path)
+    for kind, metadata in KINDS.items():
+        figure.savefig(path.with_suffix(kind), metadata=metadata)
     plt.close(figure)
 
 
@@ -54,7 +58,7 @@ def look(place: int) -> dict[str, str]:
 
 def draw_all(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list[Path]:
     """All pictures of these runs and sweeps; returns the files."""
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.png")}
+    before = {path: path.stat().st_mtime_ns for path in _drawn(folder)}
     read = [read_run(run, name) for run, name in zip(runs, distinct_names(runs), strict=True)]
     if read:
         _draw_runs(read, folder)
@@ -62,7 +66,11 @@ def draw_all(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list
         _draw_clients(path, folder, plain(run.name))
     for path in sweeps:
         _draw_sweep(read_sweep(path), folder)
-    return sorted(path for path in folder.glob("*.png") if before.get(path) != path.stat().st_mtime_ns)
+    return sorted(path for path in _drawn(folder) if before.get(path) != path.stat().st_mtime_ns)
+
+
+def _drawn(folder: Path) -> list[Path]:
+    return [path for kind in KINDS for path in folder.glob(f"*{kind}")]
 
 
 def plain(name: str) -> str:
@@ -178,16 +186,21 @@ def _draw_sweep(sweep: Sweep, folder: Path) -> None:
 def _draw_cells(sweep: Sweep, found: dict[str, Any], path: Path, more: Callable[[dict[str, Any]], str]) -> None:
     rows, columns = sweep.axes[found["rows"]], sweep.axes[found["columns"]]
     values = np.full((len(rows), len(columns)), np.nan)
-    size = (1.8 + 1.3 * len(columns), 1.0 + 0.6 * len(rows))
+    size = (3.0 + 1.3 * len(columns), 1.4 + 0.6 * len(rows))
     with picture(path, found["columns"], found["rows"], size) as axes:
         for cell in found["cells"]:
             at = rows.index(cell["row"]), columns.index(cell["column"])
             values[at] = cell["mean"]
             error = "" if cell["error"] is None else f" ± {100 * cell['error']:.1f}"
-            text = f"{more(cell)}{100 * cell['mean']:.1f}{error}"
+            text = f"{more(cell)}{100 * cell['mean']:.1f}{error}{' •' if cell.get('leads') else ''}"
             ink = "black" if cell["mean"] > 0.5 else "white"
             axes.text(at[1], at[0], text, ha="center", va="center", color=ink, fontsize="small")
-        axes.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        image = axes.imshow(100 * values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+        axes.figure.colorbar(image, ax=axes, label=f"{found['measure']}, %")
+        title = ", ".join(
+            [*found["fixed"].values(), "the best defence" if "best" in found["cells"][0] else "worst case"]
+        )
+        axes.set_title(f"{sweep.name}: {title}", fontsize="medium")
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -49,6 +49,8 @@ class Sweep:
     problems: Sequence[str]
     stress: Mapping[str, Any] | None = None
     """Where it is the search of `thistle stress`: what that has found."""
+    defences: str = ""
+    """The axis along which the sweep's file changes strategies, as its plan says."""
 
     @property
     def measures(self) -> list[str]:
@@ -57,6 +59,8 @@ class Sweep:
     @property
     def strategy(self) -> str | None:
         """The axis along which defences differ."""
+        if self.defences in self.axes:
+            return self.defences
         of_strategy = [key for key in self.axes if key.startswith("strategy.")]
         return "strategy.name" if "strategy.name" in of_strategy else next(iter(of_strategy), None)
 
@@ -97,7 +101,8 @@ def read_sweep(folder: Path) -> Sweep:
         listed.append({"folder": where, "axes": own, "seed": seed, "status": status, "values": _values(run)})
     groups = [_group(dict(own), runs) for own, runs in grouped.items()]
     stress = read_stress(folder, problems)
-    return Sweep(str(plan.get("name", folder.name)), axes, groups, listed, problems, stress)
+    defences = str(plan.get("defences") or "")
+    return Sweep(str(plan.get("name", folder.name)), axes, groups, listed, problems, stress, defences)
 
 
 def _values(run: Run) -> dict[str, float]:
@@ -127,17 +132,44 @@ def pick(groups: Sequence[Group], **axes: str) -> list[Group]:
 
 
 def make_map(sweep: Sweep, measure: str, rows: str, columns: str, **fixed: str) -> dict[str, Any]:
-    """For each pair of values the worst case over all other axes: its mean, standard error, seeds, and which it is."""
-    cells = []
-    for row in sweep.axes[rows]:
-        for column in sweep.axes[columns]:
-            found = worst(pick(sweep.groups, **{rows: row, columns: column}, **fixed), measure)
-            if found is not None:
-                mean, error = mean_and_error(found.values[measure])
-                case = {key: value for key, value in found.axes.items() if key not in (rows, columns, *fixed)}
-                seeds = len(found.values[measure])
-                cells.append({"row": row, "column": column, "mean": mean, "error": error, "seeds": seeds, "case": case})
+    """For each pair of values the worst case over all other axes: its mean, standard error, seeds, and which it is.
+
+    Where one of the two axes is that of the defences, also whether it leads against the others.
+    """
+    cells, found = [], {}
+    for row, column in product(sweep.axes[rows], sweep.axes[columns]):
+        case = worst(pick(sweep.groups, **{rows: row, columns: column}, **fixed), measure)
+        if case is not None:
+            found[row, column] = case
+    leading = _leading(sweep, found, measure, rows) if sweep.strategy in (rows, columns) else set()
+    for (row, column), group in found.items():
+        mean, error = mean_and_error(group.values[measure])
+        others = {key: value for key, value in group.axes.items() if key not in (rows, columns, *fixed)}
+        about = {"mean": mean, "error": error, "seeds": len(group.values[measure]), "case": others}
+        cells.append({"row": row, "column": column, **about, "leads": (row, column) in leading})
     return {"rows": rows, "columns": columns, "fixed": fixed, "measure": measure, "cells": cells}
+
+
+def _leading(sweep: Sweep, found: Mapping[tuple[str, str], Group], measure: str, rows: str) -> set[tuple[str, str]]:
+    """The cells that lead among the defences under the same conditions."""
+    place = 1 if sweep.strategy == rows else 0
+    leading = set()
+    for value in dict.fromkeys(cell[place] for cell in found):
+        line = {cell: group for cell, group in found.items() if cell[place] == value}
+        best = leaders(list(line.values()), measure) if len(line) > 1 else []
+        leading |= {cell for cell, group in line.items() if group in best}
+    return leading
+
+
+def leaders(groups: Sequence[Group], measure: str) -> list[Group]:
+    """The group with the highest mean, and those that do not differ from it significantly; as far as can be tested."""
+    if not groups:
+        return []
+    best = max(groups, key=lambda group: group.mean(measure))
+    values = {id(group): welch(best.values[measure], group.values[measure]) for group in groups if group is not best}
+    tested = [name for name, p in values.items() if p is not None]
+    corrected = dict(zip(tested, holm([p for p in values.values() if p is not None]), strict=True))
+    return [group for group in groups if group is best or corrected.get(id(group), 0.0) >= LEVEL]
 
 
 def best_map(sweep: Sweep, measure: str, rows: str, columns: str) -> dict[str, Any]:

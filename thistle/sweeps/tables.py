@@ -63,6 +63,7 @@ def write_plan(sweep: Sweep, cells: Sequence[Cell], home: Path) -> None:
         "axes": {axis.name: list(axis.values) for axis in sweep.axes},
         "seeds": list(sweep.seeds),
         "columns": sweep.columns,
+        "defences": _defences(sweep),
         "cells": [
             {
                 "id": cell.id,
@@ -75,6 +76,12 @@ def write_plan(sweep: Sweep, cells: Sequence[Cell], home: Path) -> None:
         ],
     }
     write_json(home / "sweep.json", document)
+
+
+def _defences(sweep: Sweep) -> str | None:
+    """The axis along which strategies change, whatever it is called."""
+    changes = [axis.name for axis in sweep.axes if any("strategy.name" in settings for settings in axis.settings)]
+    return changes[0] if changes else None
 
 
 def make_rows(sweep: Sweep, results: Sequence[Result]) -> list[dict[str, Any]]:
