@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when numpy and torch are first imported
 os.environ.setdefault("RAY_worker_niceness", "0")  # on a busy machine workers of lower priority would hardly run
 
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,31 @@ from thistle.tasks import freed_memory
 freed_memory.keep_freed_memory = lambda: None  # for the next round of one run; here thousands of runs follow each other
 settings.register_profile("thistle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("thistle")  # how long an example takes is the machine's business, not the code's
+
+
+MUCH = 300_000
+"""Frozen objects: some hundred runs' worth."""
+_frozen = [0]
+
+
+def pytest_collection_finish() -> None:
+    """Flower collects garbage at every reply: let it look at what is new, not at all that the tests have imported."""
+    _freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_goes() -> Iterator[None]:
+    """A run freezes what it finds, so that what others left behind would stay for ever."""
+    yield
+    if gc.get_freeze_count() > _frozen[0] + MUCH:
+        _freeze()
+
+
+def _freeze() -> None:
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _frozen[0] = gc.get_freeze_count()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -197,15 +197,15 @@ class TestRoles:
         assert attackers(Attack(fraction=0.3), 10, 0) == frozenset()
 
     def test_a_million_clients(self) -> None:
-        started = time.perf_counter()
+        started = time.thread_time()
         attack = Attack(kind="mix", fraction=0.3)
         assert len(attackers(attack, 10**6, 0)) == 300_000
         assert len(numbers(attack, 10**6, 0)) == 300_000
-        first = time.perf_counter() - started
+        first = time.thread_time() - started
         for client in range(1000):
             attackers(attack, 10**6, 0).__contains__(client)
         assert first < 5
-        assert time.perf_counter() - started - first < 0.5
+        assert time.thread_time() - started - first < 0.5
 
     def test_rounds(self) -> None:
         assert [active(Attack(start=2, stop=3), number) for number in (1, 2, 3, 4)] == [False, True, True, False]

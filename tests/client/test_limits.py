@@ -56,14 +56,15 @@ def test_a_hang_is_cut_off_even_where_exceptions_are_swallowed() -> None:
 def test_an_alarm_that_was_set_before_still_rings() -> None:
     rung: list[int] = []
     handler = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
-    left, interval = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 2.0)
     try:
         with pytest.raises(CutOff), time_limit(0.1):
             time.sleep(5)
-        assert not rung and 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 0.3
-        with time_limit(5):
-            time.sleep(0.4)
-        time.sleep(0.1)
+        assert not rung and 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 2.0
+        with time_limit(60):
+            time.sleep(2)
+        while not rung:
+            time.sleep(0.01)
         assert rung == [signal.SIGALRM]
     finally:
         signal.setitimer(signal.ITIMER_REAL, left, interval)
@@ -96,7 +97,7 @@ with limits.Watchdog(0.2, mortal=True) as watchdog:
 
 
 def test_a_hang_in_native_code_ends_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "Timeout" in done.stderr and "time_limit" not in done.stdout
 
@@ -104,13 +105,13 @@ def test_a_hang_in_native_code_ends_the_process() -> None:
 def test_a_watchdog_leaves_those_alone_who_are_in_time() -> None:
     code = """
 import time, thistle.client.limits as limits
-limits.GRACE = 0.4
+limits.GRACE = 1.5
 for mortal in (True, False):
-    with limits.Watchdog(0.2, mortal) as watchdog:
+    with limits.Watchdog(0.5, mortal) as watchdog:
         for _ in range(6):
             watchdog.watch()
-            time.sleep(0.15)
-time.sleep(1)
+            time.sleep(0.4)
+time.sleep(2.1)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,7 @@
-"""client.clip: no accepted update stays longer than a multiple of what is usual, whatever the strategy."""
+"""client.clip: no accepted update stays longer than a multiple of what is usual, whatever the strategy.
+
+That every strategy takes clipped updates, and resumes with them, is in test_federation.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.federations import model_sha, rounds, run, tiny
-from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record
 from thistle.server.guard.clipping import WINDOW, Clipping, length, lower_median
 from thistle.server.guard.inspection import Inspection
-from thistle.strategies.registry import strategies
 
 TINY = 1e-18
 """Squares of smaller numbers have no digits, or none at all, in float32."""
@@ -138,20 +139,6 @@ def test_one_long_reply_costs_a_mean_next_to_nothing(tmp_path: Path, name: str) 
     assert said[0]["verdict"] == "accepted" and 0 < said[0]["clipped"] < 0.05
     lines = rounds(clipped)
     assert read_json(clipped.summary)["clipped"] == sum(line["clipped"] for line in lines) < len(lines) * 5
-
-
-@pytest.mark.parametrize("name", strategies())
-def test_every_strategy_takes_clipped_updates_and_resumes_with_them(tmp_path: Path, name: str) -> None:
-    """Clipped in the rounds before the kill and after it; the bound after it needs the lengths before."""
-    keys = {"strategy.name": name, "client.per-round": 7, "rounds": 3, "client.clip": 0.9}
-    whole = run(tiny(tmp_path, "whole", **keys))
-    assert all(line["clipped"] > 0 and "kept" not in line for line in rounds(whole))
-    broken = tiny(tmp_path, "broken", **keys)
-    with pytest.raises(Killed):
-        run(broken, MortalGrid(broken, 3))
-    resumed = run(tiny(tmp_path, "broken", **keys, **{"run.resume": True}))
-    assert model_sha(resumed) == model_sha(whole)
-    assert [line["clip_bound"] for line in rounds(resumed)] == [line["clip_bound"] for line in rounds(whole)]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flwr-fedavg"])

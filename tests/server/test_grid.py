@@ -139,13 +139,13 @@ def test_clients_whose_host_is_away_are_not_sampled_until_it_returns(tmp_path: P
 
 
 def test_nobody_at_all_costs_a_round_not_the_run(tmp_path: Path) -> None:
-    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 1.0})
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 3.0})
     grid = ScriptedGrid(experiment, {2: "0-2", 3: "3-5"})
     until = [0.0]
 
     def fate(host: int, ids: list[int], number: int) -> str:
         if number == 1:
-            grid.away, until[0] = {2, 3}, time.monotonic() + 1.5
+            grid.away, until[0] = {2, 3}, time.monotonic() + 4.5
         return "yes"
 
     grid.fate = fate
@@ -157,7 +157,7 @@ def test_nobody_at_all_costs_a_round_not_the_run(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_busy_with_an_old_round_is_not_addressed(tmp_path: Path) -> None:
-    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 1.0})
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 3, "client.timeout": 3.0})
     grid = ScriptedGrid(experiment, {2: "0-2", 3: "3-5"})
     grid.fate = lambda host, ids, number: "late" if host == 3 and number == 1 else "yes"
     pull = grid.pull_messages

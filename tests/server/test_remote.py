@@ -64,7 +64,7 @@ def deployed(experiment: Experiment, grid: SlowGrid) -> None:
 
 
 def test_a_node_that_never_uploads_keeps_nobody_elses_reply_and_no_deadline(tmp_path: Path) -> None:
-    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 1, "client.timeout": 3.0, "evaluate.every": 1})
+    experiment = tiny(tmp_path, **{**EVERYBODY, "rounds": 1, "client.timeout": 8.0, "evaluate.every": 1})
     grid = SlowGrid(experiment, {2: "0-2", 3: "3-5"})
     grid.stuck = {3}
     began = time.monotonic()

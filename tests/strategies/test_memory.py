@@ -15,6 +15,7 @@ from torch import nn
 
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
+from thistle.flower_compat.messages import identify
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import Layout, to_record, to_state
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -56,6 +57,7 @@ class Run:
     """A strategy that is run round after round with replies drawn from the round's number."""
 
     def __init__(self, name: str, network: nn.Module, **more: Any) -> None:
+        identify()
         keys = {f"strategy.{key}": value for key, value in {"name": name, **more}.items()}
         sizes = {"client.per-round": CLIENTS, "task.clients": CLIENTS, "model.name": "mlp"}
         self.layout = Layout.of(network)

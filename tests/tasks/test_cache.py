@@ -125,7 +125,7 @@ def test_of_ten_processes_one_decodes(cache: Path, tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout=60)
+        process.join(timeout=240)
     assert [process.exitcode for process in processes] == [0] * 10
     assert log.read_text() == "read\n"
     assert not failed.exists()

@@ -49,5 +49,5 @@ model = build_model(Model(name="cnn-emnist"), (1, 8, 8), 10, 0)
 train(model, torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64), Recipe(1, 2, 0.1), torch.Generator())
 assert "torch._dynamo" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from tests.command_server import ROOT, Server
 from tests.federations import TINY, model_sha, rounds, run, tiny
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.cli import app
@@ -28,32 +31,46 @@ from thistle.running.prepare import cores, make_experiment, settle
 from thistle.sweeps.files import read_sweep
 from thistle.tasks.training import pick_device
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = [f"--set={key}={value}" for key, value in TINY.items() if key != "runtime.workers"]
 
 
-def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "thistle", *arguments]
-    root = str(Path(__file__).resolve().parents[2])
+def environment() -> dict[str, str]:
+    """Offline."""
     nowhere = "http://127.0.0.1:9"
     offline = {"HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "https_proxy": nowhere, "http_proxy": nowhere}
-    environment = {**os.environ, **offline, "PYTHONPATH": root, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False)
+    return {**os.environ, **offline, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def thistle(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, forked from one that has imported everything."""
+    return subprocess.CompletedProcess(arguments, *server().run(arguments, cwd or Path.cwd(), environment()))
+
+
+@cache
+def server() -> Server:
+    return Server()
+
+
+def in_a_new_interpreter(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "thistle", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment(), check=False)
 
 
 def start(*arguments: str, cwd: Path, **more: Any) -> subprocess.Popen[Any]:
     """A command to be interrupted: it hears Ctrl-C even where the tests themselves were told not to."""
     command = [sys.executable, "-m", "thistle", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, **more)
+        return subprocess.Popen(command, cwd=cwd, env=here, stderr=subprocess.PIPE, **more)
     finally:
         signal.signal(signal.SIGINT, heard)
 
 
-def complaint(*arguments: str, cwd: Path) -> str:
+def complaint(*arguments: str, cwd: Path, run: Command = thistle) -> str:
     """The one line with which a command ends in exit code 2."""
-    done = thistle(*arguments, cwd=cwd)
+    done = run(*arguments, cwd=cwd)
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, done.stderr
@@ -101,7 +118,8 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str],
 
 def test_a_sweeps_file_is_not_run_as_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("[axes]\nclient.lr = [0.1, 0.2]\n")
-    assert "run it with: thistle sweep grid.toml" in complaint("run", "grid.toml", cwd=tmp_path)
+    said = complaint("run", "grid.toml", cwd=tmp_path, run=in_a_new_interpreter)
+    assert "run it with: thistle sweep grid.toml" in said
 
 
 @pytest.mark.parametrize(
@@ -150,9 +168,8 @@ def test_files_are_looked_for_beside_the_file_that_names_them_then_here(
 
 
 def test_flowers_own_strategies_are_quiet_too(tmp_path: Path) -> None:
-    done = thistle(
-        "run", "digits-clean", "--quiet", "--engine", "inline", *QUICK, "--set=strategy.name=flwr-fedavg", cwd=tmp_path
-    )
+    quiet = ("run", "digits-clean", "--quiet", "--engine", "inline", *QUICK, "--set=strategy.name=flwr-fedavg")
+    done = in_a_new_interpreter(*quiet, cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
 
 
