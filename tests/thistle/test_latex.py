@@ -43,7 +43,8 @@ def test_a_sweep_becomes_one_table_with_defences_side_by_side(tmp_path: Path) ->
 
 def test_runs_become_one_table(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, rounds=8).path for name in ("one_run", "other")]
-    CliRunner().invoke(app, ["report", *map(str, runs), "--latex", str(tmp_path / "tex")])
+    where = ["--output", str(tmp_path / "all.html"), "--latex", str(tmp_path / "tex")]
+    assert CliRunner().invoke(app, ["report", *map(str, runs), *where]).exit_code == 0
     text = (tmp_path / "tex" / "runs.tex").read_text(encoding="utf-8")
     assert r"one\_run & 73.2 & " in text and r"\caption{Accuracy" in text
 
