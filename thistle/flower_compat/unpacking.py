@@ -20,6 +20,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 PROGRAMS = ("flwr-serverapp", "flwr-clientapp", "flwr-simulation")
+WARM = "flwr-clientapp"
+"""Where there is a fork server, it gives the process; the ordinary program lies one folder further down."""
 SCRIPT = """\
 #!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -32,22 +34,30 @@ run_path({file!r})["become"]({program!r})
 
 This file is run by its path: `thistle` itself must come from the app that is unpacked, not from what is installed.
 """
+LAUNCHER = """\
+#!/bin/sh
+'''exec' {python} -I -S "$0" "$@"
+' '''
+exec(compile(open({file!r}, encoding="utf-8").read(), {file!r}, "exec"))
+"""
 
 
 def programs(home: Path) -> Path:
     """The folder with the programs, in Flower's home; made when it is first needed."""
-    folder = home / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, python = home / "bin", shlex.quote(sys.executable)
     for program in PROGRAMS:
-        script = SCRIPT.format(python=shlex.quote(sys.executable), file=__file__, program=program)
-        path = folder / program
-        if not path.is_file() or path.read_text(encoding="utf-8") != script:
-            _write(path, script)
+        where = folder / "cold" if program == WARM else folder
+        _write(where / program, SCRIPT.format(python=python, file=__file__, program=program))
+    launcher = Path(__file__).with_name("warm_launch.py")
+    _write(folder / WARM, LAUNCHER.format(python=python, file=str(launcher)))
     return folder
 
 
 def _write(path: Path, script: str) -> None:
-    """Whoever starts it meanwhile gets the old one or the new one."""
+    """If it is not there yet. Whoever starts it meanwhile gets the old one or the new one."""
+    if path.is_file() and path.read_text(encoding="utf-8") == script:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(script)
