@@ -93,27 +93,24 @@ def spent(local: psutil.Process | subprocess.Popen[bytes]) -> tuple[float, float
         times = process.cpu_times()
         own, children = times.user + times.system, times.children_user + times.children_system
         everything += own + (0.0 if process.children() else children)
-        names = {Path(word).name for word in cmdline(process)}
-        if "fork_server.py" in names or ("flower-superexec" in names and "patient" not in " ".join(names)):
+        if starts_clients(process):
             messages += children
-        elif not names and process.parent() is not None and "flower-superexec" in " ".join(cmdline(process.parent())):
+        elif process.status() == psutil.STATUS_ZOMBIE and starts_clients(process.parent()):
             messages += own  # ended, and not yet waited for
     return messages, everything
 
 
-def cmdline(process: psutil.Process | None) -> list[str]:
-    """Empty for a process that has ended."""
-    try:
-        return process.cmdline() if process is not None else []
-    except psutil.Error:
-        return []
+def starts_clients(process: psutil.Process | None) -> bool:
+    """A node's superexec, or the fork server."""
+    words = [Path(word).name for word in process.cmdline()] if process is not None else []
+    return "fork_server.py" in words or ("flower-superexec" in words and "thistle.deploy.patient" not in words)
 
 
 def resting(local: psutil.Process | subprocess.Popen[bytes]) -> str:
     """Of each kind of process, in MB (PSS: what is shared counts in parts)."""
     kinds: dict[str, float] = {}
     for process in psutil.Process(local.pid).children():
-        words = {Path(word).name for word in cmdline(process)}
+        words = {Path(word).name for word in process.cmdline()}
         kind = next((name for name in ("fork_server.py", "flower-supernode", "flower-superexec") if name in words), "")
         kinds[kind or "others"] = kinds.get(kind or "others", 0.0) + process.memory_full_info().pss / 1e6
     return ", ".join(f"{kind} {size:.0f} MB" for kind, size in kinds.items())

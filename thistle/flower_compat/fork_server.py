@@ -30,9 +30,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any, NoReturn
 
-FLOWER = ("flwr.supernode.cli.flwr_clientapp", "flwr.cli.install")
-"""What Flower's own program imports before it has an app."""
-HEAVY = ("torch", "numpy.random", "PIL.Image")
+FLOWER = ("flwr.supernode.cli.flwr_clientapp", "flwr.cli.install", "httpcore", "h11", "encodings.cp437")
+"""What Flower's own program imports before it has an app, at its start or later."""
+HEAVY = ("torch", "numpy.random", "PIL.ImageDraw", "PIL.ImageFont")
 """What apps import, where it is installed."""
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 THREE = array.array("i", [0, 0, 0])
@@ -164,14 +164,19 @@ def prepare() -> set[str]:
     for name in HEAVY:
         with suppress(ImportError):
             importlib.import_module(name)
-    if "thistle" in sys.modules:
-        sys.exit("an app's own code is loaded already: nothing can be forked from that")
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        sys.exit(f"the imports have started {threads - 1} threads: nothing can be forked from that")
+    check()
     gc.collect()
     gc.freeze()  # so that no later collection writes to pages that are shared
     gc.enable()
     return set(sys.modules) - flowers
+
+
+def check() -> None:
+    """Whether this process can be forked: no app's own code is in it, and no thread but this one."""
+    if "thistle" in sys.modules:
+        sys.exit("an app's own code is loaded already: nothing can be forked from that")
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        sys.exit(f"{threads - 1} threads were started by imports: nothing can be forked from that")
 
 
 def listen(path: str) -> socket.socket:
@@ -203,8 +208,15 @@ def put_on(order: Order) -> None:
     sys.path.insert(0, os.path.dirname(os.path.abspath(order.words[0])))
     ctypes.CDLL(None).prctl(PR_SET_NAME, os.path.basename(order.words[0]).encode())
     importlib.invalidate_caches()
+    start_random_numbers_anew()
+
+
+def start_random_numbers_anew() -> None:
+    """As every new process does. Python's own generator sees to it by itself."""
     if numpy_random := sys.modules.get("numpy.random"):
-        numpy_random.seed()  # Python's own generator does that by itself, torch's is that of any new process
+        numpy_random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
 
 
 def let_apps_replace(modules: set[str]) -> None:

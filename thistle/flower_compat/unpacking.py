@@ -12,10 +12,14 @@ what they find. tests/flower_compat/test_unpacking.py notices an upgrade.
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 import shlex
 import sys
 import tempfile
+import tomllib
+import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -68,6 +72,8 @@ def _write(path: Path, script: str) -> None:
 def become(program: str) -> None:
     """Be that program of Flower's, in this process."""
     unpack_whole()
+    if program == WARM:
+        unpack_once()
     (found,) = entry_points(group="console_scripts", name=program)
     sys.exit(found.load()())
 
@@ -94,6 +100,22 @@ def unpack_whole() -> None:
         return target
 
     install.validate_and_install = ours
+
+
+def unpack_once() -> None:
+    """From now on, in this process: Flower's ClientApp unpacks its app for every message, to find that it is there."""
+    from flwr.common.config import get_metadata_from_config, get_project_dir
+    from flwr.supernode.runtime import run_clientapp
+
+    theirs = run_clientapp.install_from_fab
+
+    def ours(fab: bytes, *, skip_prompt: bool) -> Path:
+        with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
+            config = tomllib.loads(bundle.read("pyproject.toml").decode())
+        there = get_project_dir(*get_metadata_from_config(config), hashlib.sha256(fab).hexdigest())
+        return there if there.exists() else theirs(fab, skip_prompt=skip_prompt)
+
+    run_clientapp.install_from_fab = ours  # type: ignore[assignment]
 
 
 def _move(made: Path, target: Path) -> None:
