@@ -129,4 +129,4 @@ def test_the_programs_are_written_anew_where_python_is_another(tmp_path: Path) -
     stale = programs(tmp_path) / PROGRAMS[0]
     stale.write_text("#!/bin/sh\nexit 3\n")
     assert "become" in (programs(tmp_path) / PROGRAMS[0]).read_text()
-    assert {path.name for path in (tmp_path / "bin").iterdir()} == set(PROGRAMS)
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {*PROGRAMS, "cold"}

@@ -25,13 +25,13 @@ from thistle.flower_compat.warm import FORK_SERVER, WARM, is_warm
 PATIENCE = 240.0
 APP = """
 import json, os, resource, signal, sys, time
-import numpy, torch
+import numpy
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 import helper
 
 app = ClientApp()
-seen = 0
+seen, torch = 0, sys.modules.get("torch")  # a cold one has no need of it
 
 @app.train()
 def train(message, context):
@@ -50,7 +50,7 @@ def train(message, context):
         "pid": os.getpid(), "parent": os.getppid(), "seen": seen, "helper": helper.WORD, "comm": comm,
         "argv": os.path.basename(sys.argv[0]), "variable": os.environ.get("VARIABLE", ""), "cwd": os.getcwd(),
         "umask": os.umask(0o77), "limit": resource.getrlimit(resource.RLIMIT_AS)[0],
-        "numpy": float(numpy.random.random()), "torch": float(torch.rand(())),
+        "numpy": float(numpy.random.random()), "torch": float(torch.rand(())) if torch else 0.0,
         "files": sorted(int(n) for n in os.listdir("/proc/self/fd")), "thistle": "thistle" in sys.modules,
         "sockets": sum(os.readlink(f"/proc/self/fd/{n}").startswith("socket:")
                        for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")),

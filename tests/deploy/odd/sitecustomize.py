@@ -17,5 +17,5 @@ PROGRAM = {
 }
 
 odd = os.environ.get("THISTLE_ODD", "")
-if odd and any(Path(word).name == PROGRAM[odd] for word in sys.orig_argv[:3]):
+if odd and any(Path(word).name == PROGRAM[odd] for word in sys.orig_argv[:4]):
     import_module(f"tests.deploy.odd.{odd}").act()
