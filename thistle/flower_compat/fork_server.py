@@ -107,7 +107,8 @@ class ForkServer:
             return None
         files = [file for _, _, data in extra for file in array.array("i", data)]
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        order = Order(*marshal.loads(told), files, struct.unpack("3i", peer)[0])
+        words, environment, folder, umask = marshal.loads(told)
+        order = Order(words, environment, folder, umask, files, struct.unpack("3i", peer)[0])
         mine = os.getpid()
         child = os.fork()
         if child == 0:
@@ -221,7 +222,7 @@ def start_random_numbers_anew() -> None:
 
 def let_apps_replace(modules: set[str]) -> None:
     """What the app brings along under the name of one of these is what it gets, as in a process without them."""
-    install = importlib.import_module("flwr.cli.install")
+    install: Any = importlib.import_module("flwr.cli.install")
     theirs = install.validate_and_install
 
     def ours(*arguments: Any, **named: Any) -> Path:

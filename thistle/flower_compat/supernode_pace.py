@@ -41,7 +41,7 @@ class Clock:
 
 def hurry() -> None:
     """From now on, in this process."""
-    from flwr.supernode import start_client_internal
+    from flwr.supernode import start_client_internal as loop
     from flwr.supernode.servicer.runtime import runtime_handlers
 
     theirs = runtime_handlers.acquire_task
@@ -54,4 +54,4 @@ def hurry() -> None:
         return found
 
     runtime_handlers.acquire_task = acquire
-    start_client_internal.time = SimpleNamespace(sleep=Clock().sleep)  # type: ignore[assignment]
+    loop.time = SimpleNamespace(sleep=Clock().sleep)  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ import tomllib
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = ("flwr-serverapp", "flwr-clientapp", "flwr-simulation")
 WARM = "flwr-clientapp"
@@ -105,8 +106,9 @@ def unpack_whole() -> None:
 def unpack_once() -> None:
     """From now on, in this process: Flower's ClientApp unpacks its app for every message, to find that it is there."""
     from flwr.common.config import get_metadata_from_config, get_project_dir
-    from flwr.supernode.runtime import run_clientapp
+    from flwr.supernode.runtime import run_clientapp as module
 
+    run_clientapp: Any = module
     theirs = run_clientapp.install_from_fab
 
     def ours(fab: bytes, *, skip_prompt: bool) -> Path:
@@ -115,7 +117,7 @@ def unpack_once() -> None:
         there = get_project_dir(*get_metadata_from_config(config), hashlib.sha256(fab).hexdigest())
         return there if there.exists() else theirs(fab, skip_prompt=skip_prompt)
 
-    run_clientapp.install_from_fab = ours  # type: ignore[assignment]
+    run_clientapp.install_from_fab = ours
 
 
 def _move(made: Path, target: Path) -> None:

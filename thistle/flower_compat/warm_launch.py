@@ -5,24 +5,25 @@ as long as the ClientApp does: whoever ends it ends that one, and it ends as tha
 server, or this one does not answer, it becomes the ordinary program, which imports everything anew.
 """
 
-import _signal
-import _socket
 import array
 import marshal
 import os
+import signal
+import socket
 import sys
+from collections.abc import Callable
 
 VARIABLE = "THISTLE_WARM"
 """In a node's environment: the fork server's socket."""
 GREETING = b"warm"
 PATIENCE = 5.0
 """Seconds that a fork server has for its greeting: it may hang. Nothing has been asked of it until then."""
-PASSED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 LIMIT = 2**20
 """Bytes of one packet, at most."""
 
 
-def reach(path: str, act) -> None:
+def reach(path: str, act: Callable[[str], object]) -> None:
     """Do it with a name of the socket that is short enough for the kernel, which takes 107 bytes."""
     folder = os.open(os.path.dirname(path), os.O_PATH)
     try:
@@ -31,9 +32,9 @@ def reach(path: str, act) -> None:
         os.close(folder)
 
 
-def greeted(path: str) -> "_socket.socket | None":
+def greeted(path: str) -> socket.socket | None:
     """A connection to the fork server; None: there is none that answers."""
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(PATIENCE)
     try:
         reach(path, connection.connect)
@@ -55,14 +56,14 @@ def launch(path: str) -> int | None:
     order = marshal.dumps((sys.argv, dict(os.environ), os.getcwd(), umask))
     files = array.array("i", [0, 1, 2]).tobytes()
     try:
-        connection.sendmsg([order], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+        connection.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
         process = int.from_bytes(connection.recv(LIMIT), "little")
     except OSError:
         return None
     if not process:
         return None
     for number in PASSED_ON:
-        _signal.signal(number, lambda number, _: os.kill(process, number))
+        signal.signal(number, lambda number, _: os.kill(process, number))
     try:
         end = connection.recv(LIMIT)
     except OSError:
