@@ -222,6 +222,26 @@ def test_a_fork_server_that_hangs_is_not_waited_for(warm: Warm) -> None:
     assert psutil.Process(warm.server.pid).children() == []
 
 
+def test_where_nothing_can_be_forked_apps_start_cold_and_the_fork_server_lives(tmp_path: Path) -> None:
+    socket = tmp_path / "warm.sock"
+    code = (
+        "import os, sys; from runpy import run_path; server = run_path(sys.argv[1]);"
+        "os.fork = lambda: (_ for _ in ()).throw(BlockingIOError('no more processes'));"
+        "server['ForkServer'](server['listen'](sys.argv[2])).serve()"
+    )
+    environment = {**flower_environment(tmp_path), WARM: str(socket)}
+    command = [sys.executable, "-c", code, str(FORK_SERVER), str(socket)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        deadline = time.monotonic() + PATIENCE
+        while not is_warm(str(socket)):
+            assert server.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        shown = subprocess.run([PROGRAM, "--help"], env=environment, capture_output=True, text=True, check=True)
+        assert shown.stdout.startswith(f"usage: {PROGRAM}") and is_warm(str(socket))
+        server.terminate()
+        assert "cannot fork: no more processes" in server.communicate()[1]
+
+
 def test_where_an_app_is_loaded_already_nothing_is_forked() -> None:
     code = "import sys, thistle; from runpy import run_path; run_path(sys.argv[1])['check']()"
     done = subprocess.run([sys.executable, "-c", code, str(FORK_SERVER)], capture_output=True, text=True, check=False)

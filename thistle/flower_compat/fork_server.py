@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,11 +61,12 @@ class ForkServer:
 
     listener: socket.socket
     children: dict[int, socket.socket] = field(default_factory=dict)
-    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    selector: selectors.BaseSelector = field(init=False)
 
     def serve(self) -> Order:
         """For ever; returns in each forked process, with what it is to be."""
         kept = open_files() - {self.listener.fileno()}
+        self.selector = selectors.DefaultSelector()
         wakes, wake = socket.socketpair()
         wakes.setblocking(False)
         wake.setblocking(False)
@@ -89,10 +91,12 @@ class ForkServer:
                     return order
 
     def _greet(self) -> None:
-        connection, _ = self.listener.accept()
-        with suppress(OSError):
+        try:
+            connection, _ = self.listener.accept()
+            self.selector.register(connection, selectors.EVENT_READ)
             connection.send(launcher["GREETING"])
-        self.selector.register(connection, selectors.EVENT_READ)
+        except OSError:  # too many files are open, or it has gone already
+            time.sleep(0.1)
 
     def _hear(self, connection: socket.socket) -> Order | None:
         """An order, which is carried out: the order itself in the new process, None in this one."""
@@ -110,15 +114,20 @@ class ForkServer:
         words, environment, folder, umask = marshal.loads(told)
         order = Order(words, environment, folder, umask, files, struct.unpack("3i", peer)[0])
         mine = os.getpid()
-        child = os.fork()
-        if child == 0:
-            die_with(mine)
-            return order
+        try:
+            child = os.fork()
+        except OSError as error:  # no memory, too many processes
+            print(f"cannot fork: {error}", file=sys.stderr, flush=True)
+            self._end(connection)
+        else:
+            if child == 0:
+                die_with(mine)
+                return order
+            self.children[child] = connection
+            with suppress(OSError):
+                connection.send(child.to_bytes(4, "little"))
         for file in files:
             os.close(file)
-        self.children[child] = connection
-        with suppress(OSError):
-            connection.send(child.to_bytes(4, "little"))
         return None
 
     def _end(self, connection: socket.socket) -> None:

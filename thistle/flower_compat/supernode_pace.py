@@ -54,4 +54,4 @@ def hurry() -> None:
         return found
 
     runtime_handlers.acquire_task = acquire
-    loop.time = SimpleNamespace(sleep=Clock().sleep)  # type: ignore[attr-defined]
+    loop.time = SimpleNamespace(sleep=Clock().sleep)  # type: ignore[attr-defined, assignment]
