@@ -93,10 +93,10 @@ def spent(local: psutil.Process | subprocess.Popen[bytes]) -> tuple[float, float
         times = process.cpu_times()
         own, children = times.user + times.system, times.children_user + times.children_system
         everything += own + (0.0 if process.children() else children)
-        if starts_clients(process):
+        if process.status() == psutil.STATUS_ZOMBIE:  # ended, and not yet waited for
+            messages += own if starts_clients(process.parent()) else 0.0
+        elif starts_clients(process):
             messages += children
-        elif process.status() == psutil.STATUS_ZOMBIE and starts_clients(process.parent()):
-            messages += own  # ended, and not yet waited for
     return messages, everything
 
 
