@@ -17,12 +17,14 @@ from flwr.serverapp import Grid
 
 from thistle.flower_compat.error_codes import ErrorCode
 from thistle.flower_compat.runtime_api import HTTPError, RunNotRunningException
+from thistle.protocol.pace import pause
 from thistle.protocol.text import last_line
 from thistle.protocol.wakeup import REPLIES
 from thistle.server.transport.around import GridAround
 
-POLL = 0.5
-"""Seconds between two questions about the same thing: each is a request to the SuperLink, and locks its database."""
+SOON, POLL = 0.1, 0.5
+"""Seconds between two questions about the same thing, at first and later: each is a request to the SuperLink, and locks
+its database."""
 CROWD = 10
 """So many messages may be asked about at that pace; more of them share it."""
 STOPPED = (RunNotRunningException, SystemExit, KeyboardInterrupt)
@@ -104,6 +106,7 @@ class RemoteGrid(GridAround):
 
     def _watch(self, name: str, letter: Letter) -> None:
         """Pull until the reply is there or nobody wants it any more."""
+        began = time.monotonic()
         try:
             while name in self._letters:
                 found = self._pull(name, letter.request)
@@ -111,7 +114,8 @@ class RemoteGrid(GridAround):
                     letter.reply = found
                     REPLIES.notify()
                     return
-                time.sleep(POLL * max(1.0, len(self._letters) / CROWD))
+                asked_for = time.monotonic() - began
+                time.sleep(pause(asked_for, SOON, POLL) * max(1.0, len(self._letters) / CROWD))
         except BaseException as error:  # Flower's word that the run is over is one
             self._failure = error
             REPLIES.notify()

@@ -24,7 +24,7 @@ from tests.federations import run, tiny
 from thistle.experiments.runfolder import RunFolder, read_lines
 
 NODES = {"one": "0-1", "two": "2-3", "three": "4-5"}
-KEYS = (*NODES, "unknown", "late", "hostile", "hostile_buffers", "stingy", "calibrated", "own")
+KEYS = (*NODES, "unknown", "late", "hostile", "hostile_buffers", "stingy", "spoilt", "calibrated", "own")
 ATTACK = {"attack.kind": "sign-flip", "attack.strength": 3.0, "attack.clients": "4-5"}
 """Node three, as an experiment would say it."""
 BAD = ("--role", "malicious", "--attack", "sign-flip", "--set", "attack-strength=3.0")

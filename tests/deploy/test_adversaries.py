@@ -121,7 +121,7 @@ def test_hostile_replies_from_a_real_node(federation: Secure, odd: str, kinds: l
     """Every one of them is refused with its reason, and the others' model is as if the node had never been."""
     clients = FIRST + len(kinds)
     settings = {"rounds": 1, "task.clients": clients, "client.per-round": clients, "model.name": model}
-    with guest(federation, odd, f"{FIRST}-{clients - 1}", odd=odd):
+    with guest(federation, odd, f"{FIRST}-{clients - 1}", "--cold", odd=odd):
         run = federation.submit(odd, 4, **settings)
         assert run.result() == 0, run.said()
     verdicts = {line["client"]: line for line in read_lines(federation.run_folder(odd).verdicts)}

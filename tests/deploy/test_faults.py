@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.federations import Running
-from tests.deploy.secure import Secure
+from tests.deploy.secure import Secure, guest
+from thistle.experiments.runfolder import read_lines
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 THREES = {4, 5}
@@ -95,6 +96,40 @@ def test_a_clientapp_killed(federation: Secure) -> None:
     federation.nodes["three"].part("flwr-clientapp").send_signal(signal.SIGKILL)
     finish(run)
     assert not federation.check_nothing_is_corrupted("clientapp")
+
+
+def test_the_process_forked_for_a_clientapp_killed(federation: Secure) -> None:
+    """As the kernel does where memory ends: the same."""
+    run = in_mid_round(federation, "forked")
+    fork_server = federation.nodes["three"].part("fork_server.py")
+    while not (forked := fork_server.children()):
+        time.sleep(0.01)
+    forked[0].send_signal(signal.SIGKILL)
+    finish(run)
+    assert fork_server.is_running()
+    assert not federation.check_nothing_is_corrupted("forked")
+
+
+def test_a_fork_server_killed(federation: Secure) -> None:
+    """With the ClientApp that it has forked, whose clients are sent again; the node goes on, and is warm again."""
+    three = federation.nodes["three"]
+    run = in_mid_round(federation, "fork-server")
+    fork_server = three.part("fork_server.py")
+    fork_server.send_signal(signal.SIGKILL)
+    three.wait_for("three-warm ended with -9")
+    finish(run)
+    assert three.part("fork_server.py").pid != fork_server.pid
+    assert not federation.check_nothing_is_corrupted("fork-server")
+
+
+def test_a_client_that_hangs_and_one_that_wants_more_memory_than_its_node_allows(federation: Secure) -> None:
+    """Both in processes that were forked: each fails alone, with its reason, and the third client does not."""
+    more = {"rounds": 1, "task.clients": 9, "client.per-round": 9, "client.limit": 10.0}
+    with guest(federation, "spoilt", "6-8", odd="spoilt"):
+        finish(federation.submit("spoilt", 4, **more))
+    verdicts = {line["client"]: line for line in read_lines(federation.run_folder("spoilt").verdicts)}
+    assert "cut off after 10 s" in verdicts[6]["reason"] and "MemoryError" in verdicts[7]["reason"]
+    assert federation.check_nothing_is_corrupted("spoilt") == {(1, 6), (1, 7)}
 
 
 @pytest.mark.parametrize("program", ["flwr-serverapp", "flower-superexec", "flower-superlink"])

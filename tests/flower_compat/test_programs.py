@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink as sup
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode as supernode_parser
 
 from thistle.deploy import members
-from thistle.deploy.programs import PATIENT, ServerFiles, server_superexec, superlink, supernode
+from thistle.deploy.programs import PATIENT, PROMPT, ServerFiles, fork_servers, server_superexec, superlink, supernode
 from thistle.deploy.state import State
 from thistle.engines import flower_programs
 from thistle.engines.flower_programs import Flwr, flower_environment
 from thistle.engines.superlink import command as simulating
 from thistle.flower_compat.ray_environment import PRIVATE_RAY
+from thistle.flower_compat.warm import WARM
 
 PARSERS = {
     "flower-superlink": superlink_parser,
@@ -34,7 +34,7 @@ PARSERS = {
 
 def read(command: list[str]) -> argparse.Namespace:
     """The command as its program reads it; one that it does not understand ends the test."""
-    words = command[len(PATIENT) :] if tuple(command[: len(PATIENT)]) == PATIENT else command
+    words = command[len(PATIENT) :] if tuple(command[: len(PATIENT)]) in (PATIENT, PROMPT) else command
     return PARSERS[Path(words[0]).name]().parse_args(words[1:])
 
 
@@ -61,6 +61,17 @@ def test_a_deployed_federation(state: State, tmp_path: Path, secure: bool) -> No
     assert read_node.superlink == "server:443" and read_node.node_config == 'role="honest"'
     assert read_node.auth_supernode_private_key == (str(key) if secure else None)
     assert read(beside.command).runtime_api_address == f"127.0.0.1:{read_node.port}"
+
+
+def test_only_a_warm_node_is_told_of_a_fork_server(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    (forks,) = fork_servers("one-warm", state, False, said.append)
+    _, beside = supernode("one", state, "server:443", 'role="honest"', forks=[forks])
+    assert beside.environment[WARM] == forks.command[-1] and not forks.needed
+    assert fork_servers("one-warm", state, True, said.append) == [] == said
+    assert WARM not in supernode("one", state, "server:443", 'role="honest"')[1].environment
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert fork_servers("one-warm", state, False, said.append) == [] and "warm clients need Linux" in said[0]
 
 
 def test_a_private_superlink() -> None:
@@ -120,9 +131,11 @@ def test_variables_that_ray_reads() -> None:
         assert name.encode() in scripts or name.removeprefix("RAY_").encode() in compiled, name
 
 
-@pytest.mark.parametrize("program", ["flower-superlink", "flower-superexec"])
-def test_a_patient_program_is_the_program(program: str) -> None:
-    command = [sys.executable, "-m", "thistle.deploy.patient", program, "--help"]
+@pytest.mark.parametrize(
+    ("around", "program"), [(PATIENT, "flower-superlink"), (PATIENT, "flower-superexec"), (PROMPT, "flower-supernode")]
+)
+def test_a_program_that_is_changed_is_still_the_program(around: tuple[str, ...], program: str) -> None:
+    command = [*around, program, "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout.startswith(f"usage: {program}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import shutil
@@ -10,16 +11,18 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.cli import install
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supernode.runtime import run_clientapp
 
 from thistle.engines.flower_programs import flower_environment
 from thistle.engines.staging import stage_app
 from thistle.flower_compat import unpacking
-from thistle.flower_compat.unpacking import PROGRAMS, programs, unpack_whole
+from thistle.flower_compat.unpacking import PROGRAMS, programs, unpack_once, unpack_whole
 
 TIMES = 100
 
@@ -99,6 +102,21 @@ def test_a_process_that_dies_while_it_unpacks_leaves_no_half_app(
     assert missing(bundle, install.install_from_fab(bundle, skip_prompt=True)) == []
 
 
+def test_an_app_that_is_there_is_not_unpacked_for_the_next_message(
+    bundle: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = run_clientapp
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "install_from_fab", module.install_from_fab)
+    assert "install_from_fab(fab.content, skip_prompt=True)" in inspect.getsource(run_clientapp)
+    unpack_whole()
+    unpack_once()
+    app = module.install_from_fab(bundle, skip_prompt=True)
+    assert missing(bundle, app) == []
+    monkeypatch.setattr(install, "safe_extract_zip", lambda *_: pytest.fail("unpacked again"))
+    assert module.install_from_fab(bundle, skip_prompt=True) == app
+
+
 def test_flowers_superexecs_start_our_programs(tmp_path: Path) -> None:
     apps = (TaskType.SERVER_APP, TaskType.CLIENT_APP, TaskType.SIMULATION)
     assert {TASK_TYPE_TO_COMMAND[kind] for kind in apps} == set(PROGRAMS)
@@ -129,4 +147,4 @@ def test_the_programs_are_written_anew_where_python_is_another(tmp_path: Path) -
     stale = programs(tmp_path) / PROGRAMS[0]
     stale.write_text("#!/bin/sh\nexit 3\n")
     assert "become" in (programs(tmp_path) / PROGRAMS[0]).read_text()
-    assert {path.name for path in (tmp_path / "bin").iterdir()} == set(PROGRAMS)
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {*PROGRAMS, "cold"}

@@ -76,6 +76,13 @@ def test_what_no_longer_answers_is_ended_and_started_again(tmp_path: Path, said:
     assert "one did not answer" in said[2]
 
 
+def test_all_is_ready_without_what_is_not_needed(tmp_path: Path, said: list[str]) -> None:
+    one, luxury = make(tmp_path), make(tmp_path, "luxury", probe=lambda: False, needed=False)
+    with Supervisor([luxury, one], said.append) as supervisor:
+        until(supervisor, lambda: supervisor.all_ready)
+        assert luxury.process is not None and not luxury.ready
+
+
 def test_one_waits_until_the_other_is_up(tmp_path: Path, said: list[str]) -> None:
     up = [False]
     first = make(tmp_path, "first", "print('begun', flush=True); import time; time.sleep(60)", probe=lambda: up[0])

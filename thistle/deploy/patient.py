@@ -6,19 +6,25 @@ It waits longer for a lock on its database, and when it hears a 500 it asks agai
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
+
+
+def become(*changes: Callable[[], None]) -> None:
+    """Make these changes in this process, then be the program that its arguments name."""
+    del sys.argv[0]
+    for change in changes:
+        change()
+    (program,) = entry_points(group="console_scripts", name=sys.argv[0])
+    sys.exit(program.load()())
 
 
 def main() -> None:
     """Become the program."""
-    del sys.argv[0]
     from thistle.flower_compat.database import wait_for_locks
     from thistle.flower_compat.runtime_api import sit_out_errors
 
-    sit_out_errors()
-    wait_for_locks()
-    (program,) = entry_points(group="console_scripts", name=sys.argv[0])
-    sys.exit(program.load()())
+    become(sit_out_errors, wait_for_locks)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +13,14 @@ from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.engines.flower_programs import flower_environment, free_port, tool
 from thistle.flower_compat.supernode_log import ADMITTED, explain
+from thistle.flower_compat.warm import FORK_SERVER, WARM, is_warm, possible
 from thistle.server.transport.hosts import BINDINGS
 
 LOOPBACK = "127.0.0.1"
 PATIENT = (sys.executable, "-m", "thistle.deploy.patient")
-LOOKS = "0.3"
-"""Seconds between two looks of a node's superexec for work: each costs two processes some milliseconds."""
+PROMPT = (sys.executable, "-m", "thistle.deploy.prompt")
+AGAIN = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.01"}
+"""Seconds until a node's superexec asks for work again: its SuperNode answers when there is some, or after 2 s."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,26 @@ def server_superexec(state: State, port: int, files: ServerFiles | None, link: S
     return service
 
 
+def fork_servers(name: str, state: State, cold: bool, say: Callable[[str], None]) -> list[Service]:
+    """What ClientApps are forked from, for all nodes that are told of it: one or none. Without it they start cold."""
+    if not cold and not possible():
+        say("every message will start a Python of its own, which takes seconds: warm clients need Linux")
+    if cold or not possible():
+        return []
+    socket = str(state.home / "warm.sock")
+    service = _service(name, state, [sys.executable, "-P", str(FORK_SERVER), socket], "", {WARM: socket})
+    service.probe, service.needed = partial(is_warm, socket), False
+    return [service]
+
+
 def supernode(
-    name: str, state: State, server: str, config: str, ca: Path | None = None, key: Path | None = None
+    name: str,
+    state: State,
+    server: str,
+    config: str,
+    ca: Path | None = None,
+    key: Path | None = None,
+    forks: Sequence[Service] = (),
 ) -> list[Service]:
     """A node and what starts its ClientApps."""
     health, port = f"{LOOPBACK}:{free_port()}", free_port()
@@ -61,11 +82,11 @@ def supernode(
     known = [] if key is None else ["--auth-supernode-private-key", str(key)]
     where = ["--superlink", server, "--host", LOOPBACK, "--port", f"{port}", "--health-server-address", health]
     apart = ["--isolation", "process", "--superexec-auth-secret-file", str(state.secret())]
-    command = [tool("flower-supernode"), *secure, *known, *where, *apart, "--node-config", config]
+    command = [*PROMPT, "flower-supernode", *secure, *known, *where, *apart, "--node-config", config]
     node = _service(name, state, command, health)
     node.sign, node.explain = ADMITTED, explain
-    looks = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": LOOKS}
-    return [node, _superexec(f"{name}-superexec", state, port, None, node, looks)]
+    more = {**AGAIN, WARM: forks[0].environment[WARM]} if forks else AGAIN
+    return [node, _superexec(f"{name}-superexec", state, port, None, node, more)]
 
 
 def _superexec(name: str, state: State, port: int, ca: Path | None, after: Service, more: dict[str, str]) -> Service:

@@ -44,6 +44,8 @@ class Service:
     """Where its gRPC health service listens."""
     after: Service | None = None
     """Started only when this one answers."""
+    needed: bool = True
+    """Whether the others are of no use without it."""
     process: subprocess.Popen | None = None
     ready: bool = False
     """Whether it has answered since it was started."""

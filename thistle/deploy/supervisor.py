@@ -41,7 +41,7 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        return all(service.ready for service in self.services)
+        return all(service.ready for service in self.services if service.needed)
 
     def run(self, when_ready: Callable[[], None]) -> None:
         """For ever; calls `when_ready` once everything has answered."""

@@ -12,14 +12,21 @@ what they find. tests/flower_compat/test_unpacking.py notices an upgrade.
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 import shlex
 import sys
 import tempfile
+import tomllib
+import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = ("flwr-serverapp", "flwr-clientapp", "flwr-simulation")
+WARM = "flwr-clientapp"
+"""Where there is a fork server, it gives the process; the ordinary program lies one folder further down."""
 SCRIPT = """\
 #!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -32,22 +39,30 @@ run_path({file!r})["become"]({program!r})
 
 This file is run by its path: `thistle` itself must come from the app that is unpacked, not from what is installed.
 """
+LAUNCHER = """\
+#!/bin/sh
+'''exec' {python} -I -S "$0" "$@"
+' '''
+exec(compile(open({file!r}, encoding="utf-8").read(), {file!r}, "exec"))
+"""
 
 
 def programs(home: Path) -> Path:
     """The folder with the programs, in Flower's home; made when it is first needed."""
-    folder = home / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, python = home / "bin", shlex.quote(sys.executable)
     for program in PROGRAMS:
-        script = SCRIPT.format(python=shlex.quote(sys.executable), file=__file__, program=program)
-        path = folder / program
-        if not path.is_file() or path.read_text(encoding="utf-8") != script:
-            _write(path, script)
+        where = folder / "cold" if program == WARM else folder
+        _write(where / program, SCRIPT.format(python=python, file=__file__, program=program))
+    launcher = Path(__file__).with_name("warm_launch.py")
+    _write(folder / WARM, LAUNCHER.format(python=python, file=str(launcher)))
     return folder
 
 
 def _write(path: Path, script: str) -> None:
-    """Whoever starts it meanwhile gets the old one or the new one."""
+    """If it is not there yet. Whoever starts it meanwhile gets the old one or the new one."""
+    if path.is_file() and path.read_text(encoding="utf-8") == script:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(script)
@@ -58,6 +73,8 @@ def _write(path: Path, script: str) -> None:
 def become(program: str) -> None:
     """Be that program of Flower's, in this process."""
     unpack_whole()
+    if program == WARM:
+        unpack_once()
     (found,) = entry_points(group="console_scripts", name=program)
     sys.exit(found.load()())
 
@@ -84,6 +101,23 @@ def unpack_whole() -> None:
         return target
 
     install.validate_and_install = ours
+
+
+def unpack_once() -> None:
+    """From now on, in this process: Flower's ClientApp unpacks its app for every message, to find that it is there."""
+    from flwr.common.config import get_metadata_from_config, get_project_dir
+    from flwr.supernode.runtime import run_clientapp as module
+
+    run_clientapp: Any = module
+    theirs = run_clientapp.install_from_fab
+
+    def ours(fab: bytes, *, skip_prompt: bool) -> Path:
+        with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
+            config = tomllib.loads(bundle.read("pyproject.toml").decode())
+        there = get_project_dir(*get_metadata_from_config(config), hashlib.sha256(fab).hexdigest())
+        return there if there.exists() else theirs(fab, skip_prompt=skip_prompt)
+
+    run_clientapp.install_from_fab = ours
 
 
 def _move(made: Path, target: Path) -> None:

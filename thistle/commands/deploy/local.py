@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from thistle.commands.options import Cold
 from thistle.deploy.nodeconfig import as_text, node_config
-from thistle.deploy.programs import LOOPBACK, server_superexec, superlink, supernode
+from thistle.deploy.programs import LOOPBACK, fork_servers, server_superexec, superlink, supernode
 from thistle.deploy.service import Service
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
@@ -32,6 +33,7 @@ def local(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… and its like.")
     ] = None,
+    cold: Cold = False,
 ) -> None:
     """Run a federation on this machine until Ctrl-C; plain text, on loopback only."""
     if malicious > count:
@@ -46,13 +48,14 @@ def local(
         write_connection(state.home, f"{LOOPBACK}:{port}")
         link = superlink(state, port, None)
         services = [link, server_superexec(state, port, None, link)]
+        forks = fork_servers("warm", state, cold, say)
         for number in range(count):
             attacks = number >= count - malicious
             role, kind, more = ("malicious", attack, settings or []) if attacks else ("honest", "", [])
             config = node_config(share(clients, count, number), "", role, kind, more)
-            services += _node(f"node-{number + 1}", state, port, as_text(config), link)
+            services += _node(f"node-{number + 1}", state, port, as_text(config), link, forks)
         state.tell({"port": port, "services": {service.name: service.health for service in services}, "nodes": count})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
+        with contextlib.suppress(KeyboardInterrupt), Supervisor([*forks, *services], say) as supervisor:
             supervisor.run(lambda: say(_welcome(count, clients)))
 
 
@@ -64,10 +67,10 @@ def share(clients: int, count: int, number: int) -> str:
     return f"{first}-{last}" if clients else ""
 
 
-def _node(name: str, around: State, port: int, config: str, link: Service) -> list[Service]:
+def _node(name: str, around: State, port: int, config: str, link: Service, forks: list[Service]) -> list[Service]:
     state = State(around.path / name)
     state.create()
-    services = supernode(name, state, f"{LOOPBACK}:{port}", config)
+    services = supernode(name, state, f"{LOOPBACK}:{port}", config, forks=forks)
     services[0].after = link
     return services
 

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from thistle.commands.options import Cold
 from thistle.deploy.nodeconfig import as_text, node_config
-from thistle.deploy.programs import supernode
+from thistle.deploy.programs import fork_servers, supernode
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.experiments.errors import UserError
@@ -31,6 +32,7 @@ def node(
     ] = None,
     name: Annotated[str, typer.Option(help="For its state and its log; default: its folder's name.")] = "",
     state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/node-NAME.")] = "",
+    cold: Cold = False,
 ) -> None:
     """Run a node of a federation."""
     folder = certs.expanduser().absolute()
@@ -45,7 +47,8 @@ def node(
     place = State(Path(state).expanduser().absolute() if state else root() / f"node-{name}")
     place.create()
     with place.held():
-        services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key")
+        forks = fork_servers(f"{name}-warm", place, cold, say)
+        services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key", forks)
         place.tell({"server": server, "services": {service.name: service.health for service in services}})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
+        with contextlib.suppress(KeyboardInterrupt), Supervisor([*forks, *services], say) as supervisor:
             supervisor.run(lambda: say(f"the node {name} is up"))
