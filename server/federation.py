@@ -226,7 +226,8 @@ class Federation:
         losses = LOSSES if self.strategy.report_losses else frozenset()
         metrics = losses | ALWAYS
         required = metrics if self.strategy.losses_required else metrics - losses
-        return Expected(metrics, required, class_counts=REPORT_CLASSES in self.strategy.terms())
+        counts = REPORT_CLASSES in self.strategy.terms()
+        return Expected(metrics, required, self.strategy.logged, class_counts=counts)
 
     def _aggregate(self, number: int, inspection: Inspection, ahead: float) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from. `ahead`: seconds of it done before."""

@@ -15,6 +15,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, wrong_result
 from thistle.experiments.settings import dashed
 from thistle.protocol.layout import Layout
+from thistle.protocol.training import LOSS
 from thistle.strategies import registry
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
@@ -96,7 +97,7 @@ def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Pipelin
     """The strategy that a resolved experiment names."""
     named = chosen(experiment)
     if isinstance(named, FromFlower):
-        return Adapter(named.make(experiment), layout, named.needs_losses)
+        return Adapter(named.make(experiment), layout, named.needs_losses, logged=frozenset({LOSS}))
     assert isinstance(named, Pipeline)
     context = _context(named, experiment, task)
     if isinstance(named, Own):

@@ -21,7 +21,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
-from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, RATE, ROUND, ask_for_factors
+from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, LOSS, RATE, ROUND, ask_for_factors
 from thistle.protocol.verdict import Kind, Verdict
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
@@ -77,6 +77,8 @@ class Pipeline(Options, FedAvg):
     """In Thistle's own loop it gets the block of updates (see thistle.strategies.flower.Adapter)."""
     losses_required: ClassVar[bool] = False
     """Ranks can do without a client's word."""
+    logged: ClassVar[frozenset[str]] = frozenset({LOSS})
+    """The metrics of a reply that no step sees."""
     coordinatewise: ClassVar[bool] = False
     """Whether the rule works coordinate by coordinate."""
     mixes: ClassVar[bool] = False

@@ -155,6 +155,23 @@ def test_a_metric_that_is_not_required_may_be_missing() -> None:
     assert dict(taken.content["metrics"]) == {"num-examples": 50 + VILLAIN, "seconds": 0.1}
 
 
+@pytest.mark.parametrize("value", [100.5, 10**12, 1e30, float("inf"), float("nan")])
+def test_a_loss_that_is_only_logged_keeps_nobody_out(value: float) -> None:
+    """Once a model is ruined, honest clients report such losses, and liars report 1.0."""
+    content = with_metric(honest(VILLAIN), "loss", value)
+    logged = Expected(KNOWN, required=KNOWN, logged=frozenset({"loss"}))
+    taken = accepted(inspect([reply(VILLAIN, content)], logged))[0]
+    assert dict(taken.content["metrics"]) == {"num-examples": 50 + VILLAIN, "loss": 100.0, "seconds": 0.1}
+    assert inspect([reply(VILLAIN, content)]).verdicts[VILLAIN].verdict == "rejected"
+
+
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), [1.0, 2.0]])
+def test_a_logged_loss_must_still_be_one(value: float | list[float]) -> None:
+    logged = Expected(KNOWN, required=KNOWN, logged=frozenset({"loss"}))
+    found = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss", value))], logged)
+    assert found.verdicts[VILLAIN].reason.startswith("metrics: loss")
+
+
 def test_the_detail_says_what_would_be_right() -> None:
     attack, _ = HOSTILE["broadcast shape"]
     assert judge(reply(VILLAIN, attack(honest(VILLAIN)))).reason == "shape: 0.weight is (1,) instead of (4, 1, 3, 3)"
