@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from thistle.attacks.evasion.engine import Budget
 from thistle.attacks.evasion.losses import cross_entropy
 from thistle.client.augmentation import crop_and_flip
-from thistle.client.calibrations import Views, log_prior, make_views
+from thistle.client.calibrations import Views, make_views, prior_of
 from thistle.client.objectives import OBJECTIVES, Setting, adversarial_ratio, craft_at_rest
 from thistle.client.work import Work, client_app
 from thistle.experiments.randomness import torch_rng
@@ -70,7 +70,7 @@ def local_loss(work: Work, labels: Tensor) -> Loss:
     client = work.experiment.client
     if client.plain:
         return plain_loss
-    prior = log_prior(labels, work.share.classes, client.prior_delta)
+    prior = prior_of(client, labels, work.share.classes)
     setting = Setting(
         Budget(client.epsilon, client.step, client.steps),
         torch_rng(work.experiment.seed, "adversarial", *work.where),

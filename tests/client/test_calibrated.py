@@ -26,6 +26,7 @@ from thistle.client.calibrations import (
     log_prior,
     make_views,
     plain,
+    prior_of,
 )
 from thistle.client.objectives import OBJECTIVES, Setting, adversarial_ratio, gairat, mart, trades
 from thistle.client.terms import check_training, node_terms
@@ -72,6 +73,16 @@ class TestCalibrations:
             softmax(h, 1),
             softmax(10 * logits(), 1) * prior.exp() / (softmax(10 * logits(), 1) * prior.exp()).sum(1, keepdim=True),
         )
+
+    def test_calfats_published_code_scales_the_loss_and_crafts_with_a_tenth_of_the_prior(self) -> None:
+        client = client_settings(calibration="calfat-code")
+        views = make_views(client, prior_of(client, torch.tensor([0, 0, 0, 2]), C))
+        counts = [3, 1, 1, 1]  # at least 1
+        for row in range(len(logits())):
+            for k in range(C):
+                f, prior = float(logits()[row, k]), math.log(counts[k])
+                assert float(views.loss(logits(), labels())[row, k]) == pytest.approx(10 * f + prior)
+                assert float(views.examples(logits(), labels())[row, k]) == pytest.approx(f + 0.1 * prior)
 
     @pytest.mark.parametrize("class_margin", [0.0, 0.3])
     def test_robal_lifts_frequent_classes_and_asks_more_of_the_own_one(self, class_margin: float) -> None:
