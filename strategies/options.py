@@ -116,15 +116,20 @@ class Options(Named):
     least_updates_by: ClassVar[str] = "malicious"
     """The setting that says how many updates the rule needs."""
 
+    @property
+    def by_factors(self) -> bool:
+        """Whether the exchange is by factors, where clients can."""
+        return self.exchange == "factors"
+
     @cached_property
     def factors(self) -> bool:
         """Whether clients are asked for factors."""
-        return self.exchange == "factors" and self.clients_factor
+        return self.by_factors and self.clients_factor
 
     @cached_property
     def ranks(self) -> Ranks | None:
         """To which rank updates are cut; None: they stay as they are."""
-        if self.rank == 1 and not self.rank_step and self.exchange == "full":
+        if self.rank == 1 and not self.rank_step and not self.by_factors:
             return None
         return Ranks(self.rank, self.rank_step, self.rank_high, self.rank_low, self.factors)
 
@@ -235,7 +240,7 @@ class Options(Named):
         if self.pre.startswith("arc"):
             raise UserError(f"strategy.pre = {self.pre}: {as_trained}, not clipped")
         if self.ranks:
-            key = "exchange" if self.exchange == "factors" else "rank"
+            key = "exchange" if self.by_factors else "rank"
             raise UserError(f"strategy.{key} = {getattr(self, key)}: {as_trained}, not cut to a rank")
 
     def _rows(self, per_round: int) -> int:
