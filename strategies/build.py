@@ -124,9 +124,8 @@ def _context(named: Pipeline, experiment: Experiment, task: Task) -> dict[str, A
         "clients_factor": True,
         "tell": named.tell_clients(experiment),
         "weight_decay": client.weight_decay,
+        "prior_delta": client.prior_delta,
     }
-    if hasattr(named, "prior_delta"):
-        context["prior_delta"] = client.prior_delta
     if task.server_images is not None:
         device = pick_device(experiment.runtime.device)
         context["server_data"] = to_tensors(task.server_images, device)

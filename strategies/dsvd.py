@@ -24,6 +24,7 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing, scored
+from thistle.strategies.steps.class_aware import ClassAware
 from thistle.strategies.steps.lowrank import LowRank
 
 logger = logging.getLogger("thistle")
@@ -33,7 +34,7 @@ RELATIVE, PAPER = 0.1, 1.0
 
 
 @strategy("dsvd", "DSVD-FL")
-class DSVD(Weighted, Pipeline):
+class DSVD(ClassAware, Weighted, Pipeline):
     """Weighted by how alike the updates' singular vectors and values are; ranks follow each client's progress."""
 
     exchange: Literal["auto", "full", "factors"] = setting(  # type: ignore[assignment]  # a choice more

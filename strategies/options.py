@@ -108,6 +108,8 @@ class Options(Named):
     local_epochs: int = 1
     local_batch_size: int = 32
     """How the clients train, from which SCAFFOLD takes their number of steps."""
+    prior_delta: float = 1e-3
+    """What a class weighs, in class-aware heads, of which a client has no example."""
     clients_factor: bool = False
     """Whether clients can send factors, as Thistle's own do; otherwise the server cuts what they send."""
 
