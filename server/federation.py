@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.torch import save
 
+from thistle.attacks.training.loss import server_loss
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
@@ -71,7 +72,7 @@ class Federation:
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
-        self.strategy = make_strategy(experiment, task, self.layout)
+        self.strategy = make_strategy(experiment, task, self.layout, server_loss(experiment, task))
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
         cap, clip = experiment.client.max_examples, experiment.client.clip

@@ -75,6 +75,11 @@ class Options(Named):
     gamma_rounds: Positive = setting("the rounds of `gamma-schedule`", default=15)
     server_epochs: Positive = setting("passes over the server's data in its learning step", default=2)
     server_batch_size: Positive = setting("images per batch of that step", default=180)
+    server_objective: Literal["clients", "standard"] = setting(
+        "what the server minimises on its own data: what the clients do, adversarial and calibrated where they are, "
+        "or the plain cross-entropy",
+        default="clients",
+    )
     reputation: bool = setting("whether clients that were filtered or rejected are sampled less often", default=False)
     proximal_mu: NonNegative = setting("strength of the clients' proximal term (FedProx); 0: none", default=0.0)
     exchange: Literal["full", "factors"] = setting(

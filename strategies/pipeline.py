@@ -32,7 +32,7 @@ from thistle.strategies.registry import setting, with_settings
 from thistle.strategies.rounds import LEARN, Progress, Round, Step, arrange, stage
 from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.control_variates import control_records
-from thistle.strategies.steps.learning import Loss, ServerData, ServerRound, check_shapes
+from thistle.strategies.steps.learning import Loss, Objective, ServerData, ServerRound, check_shapes
 from thistle.strategies.steps.mixing import understand_mixing
 
 logger = logging.getLogger("flwr")
@@ -69,6 +69,8 @@ class Pipeline(Options, FedAvg):
     model: nn.Module | None = None
     server_data: tuple[Tensor, Tensor] | Iterable[Any] | None = None
     loss: Loss = cross_entropy
+    objective: Objective | None = None
+    """What the server's learning minimises in each round instead of `loss`."""
     lr: float | None = None
     weight_decay: float = 0.0
     """Of the server's own learning."""
@@ -154,6 +156,7 @@ class Pipeline(Options, FedAvg):
             weight_decay=self.weight_decay,
             seed=self.seed,
             loss=self.loss,
+            objective=self.objective,
         )
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **more: Any) -> Result:
