@@ -63,7 +63,7 @@ def test_a_run_and_what_is_kept_of_it_are_the_same_to_the_bit(finished: Path, cl
     code, said, _ = cli("verify", "mine", "--out", finished.parent, "--keep", tmp_path / "again")
     assert code == 0 and f"mine: same model to the bit ({sha[:16]})" in said
     assert read_json(tmp_path / "again" / "again" / "summary.json")["model_sha256"] == sha
-    code, said, _ = cli("verify", claimed, "--quiet")
+    code, said, _ = cli("verify", claimed / "summary.json", "--quiet")
     assert code == 0 and sha[:16] in said
 
 
@@ -117,6 +117,8 @@ def test_what_cannot_be_verified_is_said_in_one_line(claimed: Path, tmp_path: Pa
     ):
         code, _, error = cli(*words)
         assert code == 2 and message in error and "\n" not in error, words
+    (claimed / "environment.json").write_text("torn {")
+    assert "environment.json: is not a JSON object" in cli("verify", claimed)[2]
     change(claimed / "summary.json", detection=None)
     assert "real nodes trained this run" in cli("verify", claimed)[2]
     (claimed / "summary.json").unlink()
@@ -150,7 +152,7 @@ def test_a_search_becomes_an_entry_a_page_and_a_report(stressed: Path, tmp_path:
     assert number in page and entry["worst"] == {"0.5": f"0.5/{worst['attack']}"}
     assert f"thistle verify docs/leaderboard/{path.name} --cell 0.5/{worst['attack']}" in page
     assert {cell["attack"] for cell in entry["cells"]} == {"none", "sign-flip", "zero"}
-    assert all(one["attack"] in page for one in entry["cells"])
+    assert all(cell["attack"] in page for cell in entry["cells"] if cell["fraction"])
     assert str(tmp_path) not in path.read_text() and str(stressed) not in path.read_text()
     data = html.read_text()
     assert "leaderboard: digits" in data and f'"{worst["attack"]}"' in data

@@ -133,7 +133,7 @@ def _commands(entries: Entries, suite: str, shares: Sequence[float]) -> Iterator
 
 def _files(entries: Entries) -> str:
     """Where the cells are, and where they were made."""
-    links = ", ".join(f"[{one['defence']}]({path.removeprefix('docs/')})" for path, one in entries.items())
+    links = ", ".join(f"[{one['defence']}]({'/'.join(Path(path).parts[-2:])})" for path, one in entries.items())
     machines = sorted({machine["cpu"] for one in entries.values() for machine in one["environments"]})
     return (
         f"Any other cell: `thistle verify FILE --cell SHARE/ATTACK`, such as `--cell 0.3/ipm`, with the files {links}. "

@@ -17,6 +17,9 @@ from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.leaderboard.entries import read_entry
 from thistle.report.sources import find_folder, runs_below
 
+KEPT = ("experiment.toml", "summary.json", "environment.json")
+"""A run that is named by one of its files."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -34,8 +37,9 @@ class Claim:
 def read_claims(source: str, out: str, cell: str, seed: int | None) -> list[Claim]:
     """Those of a run, of a folder of runs, or of a leaderboard's entry, of which `cell` and `seed` choose some."""
     path = Path(source).expanduser()
-    if path.is_file():
+    if path.is_file() and path.name not in KEPT:
         return _of_entry(path, cell, seed)
+    source = str(path.parent) if path.is_file() else source
     if cell or seed is not None:
         raise UserError(
             f"{'--cell' if cell else '--seed'}: belongs to an entry of the leaderboard; name the run instead"
@@ -51,16 +55,32 @@ def read_claims(source: str, out: str, cell: str, seed: int | None) -> list[Clai
 
 
 def _of_run(folder: RunFolder, above: Path) -> Claim:
-    summary = read_json(folder.summary)
+    summary = _read(folder.summary)
     label = folder.path.name if folder.path == above else str(folder.path.relative_to(above))
     deployed = any("detection" in line and line["detection"] is None for line in read_lines(folder.metrics))
     if deployed or summary.get("detection", {}) is None:
         raise UserError(
             f"{folder.path}: real nodes trained this run, with data and faults of their own; it has no twin"
         )
-    environment = read_json(folder.environment) if folder.environment.is_file() else {}
-    accuracy = float(summary["final_accuracy"])
-    return Claim(label, folder.load_experiment(), summary["model_sha256"], accuracy, environment)
+    environment = _read(folder.environment) if folder.environment.is_file() else {}
+    try:
+        return Claim(
+            label,
+            folder.load_experiment(),
+            str(summary["model_sha256"]),
+            float(summary["final_accuracy"]),
+            environment,
+        )
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{folder.summary}: does not say model_sha256 and final_accuracy") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file that somebody may have written by hand."""
+    try:
+        return dict(read_json(path))
+    except (TypeError, ValueError):
+        raise UserError(f"{path}: is not a JSON object") from None
 
 
 def _of_entry(path: Path, cell: str, seed: int | None) -> list[Claim]:
