@@ -13,7 +13,7 @@ from thistle.sweeps.tables import markdown
 HEAD = """# Leaderboard
 
 What each defence keeps under the worst attack that [`thistle stress`](stress.md) finds, in % of accuracy (mean ± \
-standard error over the seeds), and which attack that is. It is an upper bound: [what it does not \
+standard error over the seeds; without ±: one seed), and which attack that is. It is an upper bound: [what it does not \
 prove](stress.md#what-it-does-not-prove). Made by `thistle leaderboard` from the files in `leaderboard/`; how to [add \
 an entry](../CONTRIBUTING.md#add-an-entry-to-the-leaderboard)."""
 Entries = Mapping[str, Entry]
