@@ -19,6 +19,7 @@ from torch import Tensor
 from thistle.attacks.poisoning.search import USED
 from thistle.attacks.registry import chosen
 from thistle.attacks.roles import attackers
+from thistle.attacks.training.loss import server_loss
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
@@ -138,7 +139,7 @@ def _built(experiment: Experiment, rule: str) -> tuple[Pipeline, Tensor]:
     task = prepare_task(wanted.task, wanted.seed, needs_server_data(wanted))
     model = build_model(wanted.network, task.shape, task.classes, wanted.seed)
     layout = Layout.of(model)
-    made = make_strategy(wanted, task, layout)
+    made = make_strategy(wanted, task, layout, server_loss(wanted, task))
     if not isinstance(made, Pipeline):
         raise _cannot_be_tried_out(experiment, wanted.strategy.name)
     return made, layout.vector(model.state_dict())

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from thistle.attacks.evasion.engine import Budget
-from thistle.client.calibrated import CalibratedLoss
-from thistle.client.calibrations import log_prior, make_views
-from thistle.client.objectives import Setting, adversarial_ratio
+from thistle.attacks.training.calibrations import log_prior, make_views
+from thistle.attacks.training.loss import CalibratedLoss
+from thistle.attacks.training.objectives import Setting, adversarial_ratio
 from thistle.experiments.settings import Client, Network
 from thistle.tasks.models import build_model, predict
 from thistle.tasks.training import Recipe, batches, train

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from thistle.client.calibrations import CALIBRATIONS
-from thistle.client.objectives import OBJECTIVES
+from thistle.attacks.training.calibrations import CALIBRATIONS
+from thistle.attacks.training.objectives import OBJECTIVES
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import TERMS, Client, Value

@@ -154,8 +154,8 @@ class Client(Section):
     calibration: str = "none"
     """How clients correct their logits for how often they see each class: a name of `thistle list calibrations`."""
     calibration_in: Literal["both", "loss", "examples"] = "both"
-    """Where a calibration (`calfat`, `robal`) acts: in the model's loss, in the search for adversarial examples, or
-    in both."""
+    """Where a calibration (`calfat`, `calfat-code`, `robal`) acts: in the model's loss, in the search for adversarial
+    examples, or in both."""
     adversarial_ratio: Fraction | Default = "default"
     """The part of each batch that is made adversarial; `default`: 0.5 for `mix`, 0 for `standard`, otherwise 1."""
     adversarial_clients: str = ""
@@ -172,7 +172,7 @@ class Client(Section):
     """δ: added to each class's share, so that a class that a client never saw has a logarithm; also for class-aware
     heads."""
     logit_scale: AboveZero = 1.0
-    """Calibration `calfat`: s in s·f + log π; the authors' published code has 10."""
+    """Calibration `calfat`: s in s·f + log π. The authors' published code has 10, in the loss alone: `calfat-code`."""
     warmup: Natural = 0
     """Objective `gairat`: rounds before images are weighted."""
     augment: bool = False

@@ -23,8 +23,6 @@ EXAMPLES, SECONDS, LOSS = "num-examples", "seconds", "loss"
 BEFORE, AFTER, COUNTS = "loss-before", "loss-after", "class-counts"
 ALWAYS, LOSSES = frozenset({EXAMPLES, SECONDS, LOSS}), frozenset({BEFORE, AFTER})
 """The metrics of every reply, and those of one that was asked for its losses."""
-LOGGED = LOSS
-"""The metric that no strategy decides by."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.torch import save
 
+from thistle.attacks.training.loss import server_loss
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
@@ -71,7 +72,7 @@ class Federation:
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
-        self.strategy = make_strategy(experiment, task, self.layout)
+        self.strategy = make_strategy(experiment, task, self.layout, server_loss(experiment, task))
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
         cap, clip = experiment.client.max_examples, experiment.client.clip
@@ -226,7 +227,8 @@ class Federation:
         losses = LOSSES if self.strategy.report_losses else frozenset()
         metrics = losses | ALWAYS
         required = metrics if self.strategy.losses_required else metrics - losses
-        return Expected(metrics, required, class_counts=REPORT_CLASSES in self.strategy.terms())
+        counts = REPORT_CLASSES in self.strategy.terms()
+        return Expected(metrics, required, self.strategy.logged, class_counts=counts)
 
     def _aggregate(self, number: int, inspection: Inspection, ahead: float) -> dict[str, Any]:
         """The next model, or the old one where there is nothing to learn from. `ahead`: seconds of it done before."""

@@ -15,12 +15,14 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, wrong_result
 from thistle.experiments.settings import dashed
 from thistle.protocol.layout import Layout
+from thistle.protocol.training import LOSS
 from thistle.strategies import registry
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import STRATEGIES, Named, settings_of, with_settings
 from thistle.strategies.rounds import Step
 from thistle.strategies.rules.flower import FromFlower
+from thistle.strategies.steps.learning import Objective
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
 from thistle.tasks.training import pick_device, to_tensors
@@ -92,13 +94,17 @@ def needs_server_data(experiment: Experiment) -> bool:
     return is_own(experiment.strategy.name) or bool(chosen(experiment).server_data_for())
 
 
-def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Pipeline | Adapter:
-    """The strategy that a resolved experiment names."""
+def make_strategy(
+    experiment: Experiment, task: Task, layout: Layout, objective: Objective | None = None
+) -> Pipeline | Adapter:
+    """The strategy that a resolved experiment names; `objective`: what its server learns by, as the clients do."""
     named = chosen(experiment)
     if isinstance(named, FromFlower):
-        return Adapter(named.make(experiment), layout, named.needs_losses)
+        return Adapter(named.make(experiment), layout, named.needs_losses, logged=frozenset({LOSS}))
     assert isinstance(named, Pipeline)
     context = _context(named, experiment, task)
+    if named.server_objective == "clients":
+        context["objective"] = objective
     if isinstance(named, Own):
         made = _own(experiment, layout)
         if isinstance(made, Strategy):
@@ -123,9 +129,8 @@ def _context(named: Pipeline, experiment: Experiment, task: Task) -> dict[str, A
         "clients_factor": True,
         "tell": named.tell_clients(experiment),
         "weight_decay": client.weight_decay,
+        "prior_delta": client.prior_delta,
     }
-    if hasattr(named, "prior_delta"):
-        context["prior_delta"] = client.prior_delta
     if task.server_images is not None:
         device = pick_device(experiment.runtime.device)
         context["server_data"] = to_tensors(task.server_images, device)

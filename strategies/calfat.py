@@ -1,8 +1,9 @@
 """CalFAT: calibrated federated adversarial training.
 
-The mathematics is in the clients (thistle.client.calibrated): each trains adversarially, with logits calibrated by its
-own class counts. The strategy tells them how, and aggregates by any rule: `CalFAT` is over FedAvg, as in the paper,
-`CalFAT.over(RoFSL)` over another. Clients that do not know these settings ignore them.
+The mathematics is in thistle.attacks.training: each client trains adversarially, with logits calibrated by its own
+class counts, and so does a server that learns on its own data. The strategy tells the clients how, and aggregates by
+any rule: `CalFAT` is over FedAvg, as in the paper, `CalFAT.over(RoFSL)` over another. Clients that do not know these
+settings ignore them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ client's progress.
 
     s_ij = α₁ · (directions) + α₂ · (singular values) + α₃ · (the updates as a whole)
     w_i ∝ softmax(mean_j s_ij / T)
+
+The scale `relative` makes the three comparable; `paper` is the paper to the letter.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing, scored
+from thistle.strategies.steps.class_aware import ClassAware
 from thistle.strategies.steps.lowrank import LowRank
 
 logger = logging.getLogger("thistle")
@@ -31,11 +34,13 @@ RELATIVE, PAPER = 0.1, 1.0
 
 
 @strategy("dsvd", "DSVD-FL")
-class DSVD(Weighted, Pipeline):
+class DSVD(ClassAware, Weighted, Pipeline):
     """Weighted by how alike the updates' singular vectors and values are; ranks follow each client's progress."""
 
-    exchange: Literal["full", "factors"] = setting(
-        "whether clients send their models, or the truncated singular factors of their updates", default="factors"
+    exchange: Literal["auto", "full", "factors"] = setting(  # type: ignore[assignment]  # a choice more
+        "whether clients send their models, or the truncated singular factors of their updates; "
+        "`auto`: models with the scale `paper`, else factors",
+        default="auto",
     )
     rank: Rank = setting("the part of each layer's full rank to which updates are cut, at the start", default=0.5)
     rank_step: Fraction = setting(
@@ -48,7 +53,8 @@ class DSVD(Weighted, Pipeline):
         default=ALPHA,
     )
     scale: Literal["relative", "paper"] = setting(
-        "distances in units of the round's median norm, or raw, as in the paper (α then need not sum to 1)",
+        "`relative`: terms in comparable units, truncated updates; `paper`: the paper's raw terms, by which whole "
+        "updates are weighed (α then need not sum to 1)",
         default="relative",
     )
     temperature: AboveZero | Literal["auto"] = setting(
@@ -63,14 +69,24 @@ class DSVD(Weighted, Pipeline):
         usual = PAPER if self.scale == "paper" else RELATIVE
         temperature = usual if self.temperature == "auto" else self.temperature
         alpha = parse_similarity_weights(self.similarity_weights, self.scale)
+        relative = self.scale == "relative"
         return [
-            LowRank(self.factors, decompose=True),
-            SimilarityWeighting(alpha, self.scale == "relative", temperature),
+            LowRank(self.factors, decompose="directions" if relative else "vectors", cuts=relative),
+            SimilarityWeighting(alpha, relative, temperature),
         ]
+
+    @property
+    def by_factors(self) -> bool:
+        """Unless whole updates are to be weighed."""
+        return self.exchange == "factors" or (self.exchange == "auto" and self.scale == "relative")
 
     def check_settings(self) -> None:
         """Weights that are unusual, but allowed, are pointed out."""
         super().check_settings()
+        if self.scale == "paper" and self.exchange == "factors":
+            raise UserError(
+                "strategy.exchange = factors: with strategy.scale = paper whole updates are weighed; use auto or full"
+            )
         alpha = parse_similarity_weights(self.similarity_weights, self.scale)
         if alpha and abs(sum(alpha) - 1) > 1e-6:
             text = self.similarity_weights

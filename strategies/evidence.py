@@ -21,11 +21,12 @@ from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
 from thistle.strategies.steps import Clip, ServerLearning
+from thistle.strategies.steps.class_aware import ClassAware
 from thistle.strategies.steps.evidence import Evidence as EvidenceStep
 
 
 @strategy("evidence", "Thistle")
-class Evidence(Pipeline):
+class Evidence(ClassAware, Pipeline):
     """Clients are judged by their record over all rounds; the geometric median of those that are believed."""
 
     anchor: Literal["server-data", "majority"] = setting(

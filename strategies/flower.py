@@ -115,8 +115,15 @@ class Adapter:
     losses_required = True
     """It stops where two replies differ in their keys."""
 
-    def __init__(self, strategy: Strategy, layout: Layout, report_losses: bool = False) -> None:
-        self.inner, self.report_losses = strategy, report_losses
+    def __init__(
+        self,
+        strategy: Strategy,
+        layout: Layout,
+        report_losses: bool = False,
+        logged: frozenset[str] = frozenset(),
+    ) -> None:
+        """`logged`: the metrics of a reply that it only averages for the record."""
+        self.inner, self.report_losses, self.logged = strategy, report_losses, logged
         self._worker = WithoutBuffers(strategy, layout) if layout.buffers else strategy
 
     @property

@@ -75,6 +75,11 @@ class Options(Named):
     gamma_rounds: Positive = setting("the rounds of `gamma-schedule`", default=15)
     server_epochs: Positive = setting("passes over the server's data in its learning step", default=2)
     server_batch_size: Positive = setting("images per batch of that step", default=180)
+    server_objective: Literal["clients", "standard"] = setting(
+        "what the server minimises on its own data: what the clients do, adversarial and calibrated where they are, "
+        "or the plain cross-entropy",
+        default="clients",
+    )
     reputation: bool = setting("whether clients that were filtered or rejected are sampled less often", default=False)
     proximal_mu: NonNegative = setting("strength of the clients' proximal term (FedProx); 0: none", default=0.0)
     exchange: Literal["full", "factors"] = setting(
@@ -108,6 +113,8 @@ class Options(Named):
     local_epochs: int = 1
     local_batch_size: int = 32
     """How the clients train, from which SCAFFOLD takes their number of steps."""
+    prior_delta: float = 1e-3
+    """What a class weighs, in class-aware heads, of which a client has no example."""
     clients_factor: bool = False
     """Whether clients can send factors, as Thistle's own do; otherwise the server cuts what they send."""
 
@@ -116,15 +123,20 @@ class Options(Named):
     least_updates_by: ClassVar[str] = "malicious"
     """The setting that says how many updates the rule needs."""
 
+    @property
+    def by_factors(self) -> bool:
+        """Whether the exchange is by factors, where clients can."""
+        return self.exchange == "factors"
+
     @cached_property
     def factors(self) -> bool:
         """Whether clients are asked for factors."""
-        return self.exchange == "factors" and self.clients_factor
+        return self.by_factors and self.clients_factor
 
     @cached_property
     def ranks(self) -> Ranks | None:
         """To which rank updates are cut; None: they stay as they are."""
-        if self.rank == 1 and not self.rank_step and self.exchange == "full":
+        if self.rank == 1 and not self.rank_step and not self.by_factors:
             return None
         return Ranks(self.rank, self.rank_step, self.rank_high, self.rank_low, self.factors)
 
@@ -235,7 +247,7 @@ class Options(Named):
         if self.pre.startswith("arc"):
             raise UserError(f"strategy.pre = {self.pre}: {as_trained}, not clipped")
         if self.ranks:
-            key = "exchange" if self.exchange == "factors" else "rank"
+            key = "exchange" if self.by_factors else "rank"
             raise UserError(f"strategy.{key} = {getattr(self, key)}: {as_trained}, not cut to a rank")
 
     def _rows(self, per_round: int) -> int:

@@ -21,7 +21,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.protocol.answer import Answer
 from thistle.protocol.layout import CONTROL, Layout, State, to_record, to_state, view
-from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, RATE, ROUND, ask_for_factors
+from thistle.protocol.training import AFTER, BEFORE, COUNTS, EXAMPLES, LOSS, RATE, ROUND, ask_for_factors
 from thistle.protocol.verdict import Kind, Verdict
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Aggregate
@@ -32,7 +32,7 @@ from thistle.strategies.registry import setting, with_settings
 from thistle.strategies.rounds import LEARN, Progress, Round, Step, arrange, stage
 from thistle.strategies.steps.aggregation import Aggregation
 from thistle.strategies.steps.control_variates import control_records
-from thistle.strategies.steps.learning import Loss, ServerData, ServerRound, check_shapes
+from thistle.strategies.steps.learning import Loss, Objective, ServerData, ServerRound, check_shapes
 from thistle.strategies.steps.mixing import understand_mixing
 
 logger = logging.getLogger("flwr")
@@ -69,6 +69,8 @@ class Pipeline(Options, FedAvg):
     model: nn.Module | None = None
     server_data: tuple[Tensor, Tensor] | Iterable[Any] | None = None
     loss: Loss = cross_entropy
+    objective: Objective | None = None
+    """What the server's learning minimises in each round instead of `loss`."""
     lr: float | None = None
     weight_decay: float = 0.0
     """Of the server's own learning."""
@@ -77,6 +79,8 @@ class Pipeline(Options, FedAvg):
     """In Thistle's own loop it gets the block of updates (see thistle.strategies.flower.Adapter)."""
     losses_required: ClassVar[bool] = False
     """Ranks can do without a client's word."""
+    logged: ClassVar[frozenset[str]] = frozenset({LOSS})
+    """The metrics of a reply that no step sees."""
     coordinatewise: ClassVar[bool] = False
     """Whether the rule works coordinate by coordinate."""
     mixes: ClassVar[bool] = False
@@ -152,6 +156,7 @@ class Pipeline(Options, FedAvg):
             weight_decay=self.weight_decay,
             seed=self.seed,
             loss=self.loss,
+            objective=self.objective,
         )
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **more: Any) -> Result:

@@ -18,12 +18,13 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Step
 from thistle.strategies.steps import Aggregation, AngleFilter, Clip, LossFilter
+from thistle.strategies.steps.class_aware import ClassAware
 from thistle.strategies.steps.compass import RememberDirections
 from thistle.strategies.steps.share import MaliciousShare
 
 
 @strategy("rofsl", "RoFSL")
-class RoFSL(Weighted, Pipeline):
+class RoFSL(ClassAware, Weighted, Pipeline):
     """Loss (or angle) filter, geometric median, clip, server learning."""
 
     filter: Literal["loss", "angle", "none"] = setting(

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from tests.federations import TINY, run, tiny
+from thistle.attacks.training.calibrations import CALIBRATIONS, calibration
+from thistle.attacks.training.objectives import OBJECTIVES, against_labels, objective
 from thistle.cli import app
-from thistle.client.calibrations import CALIBRATIONS, calibration
-from thistle.client.objectives import OBJECTIVES, against_labels, objective
 from thistle.experiments.errors import UserError
 from thistle.experiments.registry import Registry
 from thistle.experiments.runfolder import read_lines

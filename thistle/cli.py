@@ -1,7 +1,8 @@
 """The command line. Contract: results on stdout, progress and messages on stderr.
 
 Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can put
-right, said in one line; 130 and 143 stopped by Ctrl-C or SIGTERM, resumable.
+right, said in one line; 3 of `verify`: another model, but in another environment; 130 and 143 stopped by Ctrl-C or
+SIGTERM, resumable.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from thistle.commands import (
     demo,
     deploy,
     evaluate,
+    leaderboard,
     listing,
     predict,
     report,
@@ -26,6 +28,7 @@ from thistle.commands import (
     run,
     stress,
     sweep,
+    verify,
     watch,
 )
 from thistle.commands.settable import Settable
@@ -62,6 +65,8 @@ app.command("run", cls=Settable)(run.run)
 app.command("resume")(resume.resume)
 app.command("sweep", cls=Settable)(sweep.sweep)
 app.command("stress", cls=Settable)(stress.stress)
+app.command("verify")(verify.verify)
+app.command("leaderboard")(leaderboard.leaderboard)
 app.command("compare")(compare.compare)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)

@@ -11,7 +11,7 @@ On any `nn.Module` that turns inputs into logits:
 - `table`: the attacks that models are measured with, by name;
 - `measure`: how many images survive which of them.
 
-Training (thistle.client.objectives) crafts its examples with the same engine.
+Training (thistle.attacks.training) crafts its examples with the same engine.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ neither the number of its keys nor their length costs anything here.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from thistle.protocol.answer import Number
 from thistle.protocol.records import ARRAYS, LARGEST_LOSS, METRICS
-from thistle.protocol.training import COUNTS, EXAMPLES, LOGGED
+from thistle.protocol.training import COUNTS, EXAMPLES
 
 MOST_EXAMPLES = 10**9
 
@@ -35,6 +34,9 @@ class Expected:
 
     metrics: frozenset[str]
     required: frozenset[str]
+    logged: frozenset[str] = frozenset()
+    """Those that nothing is decided by. An honest client's loss on a model that others have ruined is huge, or not
+    even a number: here it counts as the largest that is believed, which a liar may report as well."""
     class_counts: bool = False
 
     @cached_property
@@ -62,7 +64,7 @@ def read_metrics(record: MetricRecord, expected: Expected, classes: int, cap: in
     known: dict[str, Number] = {EXAMPLES: capped}
     for name in expected.plain:
         if name in record:
-            known[name] = _number(name, record[name])
+            known[name] = _number(name, record[name], name in expected.logged)
         elif name in expected.required:
             raise Rejected(f"metrics: {name} is missing")
     if expected.class_counts:
@@ -77,13 +79,13 @@ def _examples(value: object) -> int:
     return value
 
 
-def _number(name: str, value: object) -> float:
+def _number(name: str, value: object, logged: bool) -> float:
     if not isinstance(value, int | float) or type(value) not in (int, float, np.float64):
         raise Rejected(f"metrics: {name} is not a number")
-    if name == LOGGED:  # of a model that has blown up it is anything: no reason to shut an honest client out
-        return LARGEST_LOSS if math.isnan(value) else float(min(max(value, 0.0), LARGEST_LOSS))
     largest = LARGEST_LOSS if "loss" in name else sys.float_info.max
     smallest = 0.0 if "loss" in name else -largest
+    if logged and not value <= largest:  # nan too
+        return largest
     if not smallest <= value <= largest:  # also false for nan
         raise Rejected(f"metrics: {name} is {_brief(value)}")
     return float(value)

@@ -18,10 +18,12 @@ CLOSEST = 1e-3
 
 
 def similarities(updates: Tensor, spectra: Spectra, relative: bool) -> Tensor:
-    """S_v, S_s and S_l of every pair of clients: 3 x n x n, float64 (DSVD-FL, eq. 5, made well defined).
+    """S_v, S_s and S_l of every pair of clients: 3 x n x n, float64 (DSVD-FL, eq. 5).
 
-    S_v: mean over layers of ⟨P_i, P_j⟩ / √(k_i k_j), P = U_k V_kᵀ; S_s = −‖σ_i − σ_j‖ / c_s; S_l = −‖Δ_i − Δ_j‖ / c_l.
-    `relative`: c is the median of the norms ‖σ_i‖, resp. ‖Δ_i‖ (1 where that is 0); otherwise 1.
+    S_s = −‖σ_i − σ_j‖ / c_s; S_l = −‖Δ_i − Δ_j‖ / c_l. `relative`: made well defined. Spectra by directions, S_v the
+    mean over layers of ⟨P_i, P_j⟩ / √(k_i k_j), P = U_k V_kᵀ; c the median of the norms ‖σ_i‖, resp. ‖Δ_i‖ (1 where
+    that is 0). Otherwise to the letter: spectra by vectors, S_v = ½(tr U_iᵀU_j + tr V_iᵀV_j), added up over layers, and
+    c = 1.
 
     Cost: two Gram passes (2n²d operations each); the SVDs were made before.
     """
@@ -33,7 +35,8 @@ def similarities(updates: Tensor, spectra: Spectra, relative: bool) -> Tensor:
     if relative:
         values = values / _typical(torch.linalg.vector_norm(spectra.values, dim=1))
         whole = whole / _typical(norms(updates))
-    return torch.stack([alignment.clamp(-1.0, 1.0), -values, -whole])
+        alignment = alignment.clamp(-1.0, 1.0)
+    return torch.stack([alignment, -values, -whole])
 
 
 def _typical(norms: Tensor) -> Tensor:

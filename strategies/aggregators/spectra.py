@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,14 +15,18 @@ from thistle.strategies.aggregators.block import require, require_block
 
 Matrix = tuple[int, int, int]
 """A layer in the flat vector: where it starts, its rows, its columns."""
+Sees = Literal["directions", "vectors"]
+"""By what two updates are compared: their layers' polar factors, or the singular vectors one by one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
     """What n updates look like.
 
-    `directions`: n x D, float32, D the number of entries in matrix layers. Each layer's polar factor U_k V_kᵀ, divided
-    by √(k·L), so that the inner product of two rows is the mean over the L layers of ⟨P_i, P_j⟩ / √(k_i k_j).
+    `directions`: n x D, float32. By directions, D is the number of entries in matrix layers: each layer's polar factor
+    U_k V_kᵀ, divided by √(k·L), so that the inner product of two rows is the mean over the L layers of ⟨P_i, P_j⟩ /
+    √(k_i k_j). By vectors, each layer's U_k and V_k, divided by √2 and padded by zeros to full rank: the inner product
+    is the sum over the layers of ½(tr U_iᵀU_j + tr V_iᵀV_j).
     `values`: n x K, float64: the singular values of all layers, each layer's padded by zeros to its full rank.
     """
 
@@ -46,13 +51,16 @@ def truncate(updates: Tensor, matrices: Sequence[Matrix], ranks: Tensor) -> None
                 layer.copy_(thin_svd(layer, rank).product())
 
 
-def decompose(updates: Tensor, matrices: Sequence[Matrix], ranks: Tensor, write: Tensor) -> Spectra:
+def decompose(
+    updates: Tensor, matrices: Sequence[Matrix], ranks: Tensor, write: Tensor, sees: Sees = "directions"
+) -> Spectra:
     """The spectra of all updates at rank `ranks`[i, ℓ]; a layer with `write`[i, ℓ] is cut to it, in place.
 
-    Cost: n·L thin SVDs, and memory for a second block of updates.
+    Cost: n·L thin SVDs, and memory for a second block of updates (by vectors: at most two).
     """
     wanted = _checked(updates, matrices, ranks)
-    total = sum(rows * columns for _, rows, columns in matrices)
+    widths = [_width(matrix, sees) for matrix in matrices]
+    total = sum(widths)
     directions = torch.zeros(len(updates), total)
     values = torch.zeros(len(updates), sum(min(matrix[1:]) for matrix in matrices), dtype=torch.float64)
     for i, row in enumerate(updates):
@@ -60,12 +68,27 @@ def decompose(updates: Tensor, matrices: Sequence[Matrix], ranks: Tensor, write:
         for layer_number, matrix in enumerate(matrices):
             layer = _layer(row, matrix)
             found = thin_svd(layer, wanted[i][layer_number])
-            _write_direction(directions[i, entry : entry + layer.numel()], found, len(matrices))
+            room = directions[i, entry : entry + widths[layer_number]]
+            if sees == "vectors":
+                _write_vectors(room, found, min(layer.shape))
+            else:
+                _write_direction(room, found, len(matrices))
             values[i, place : place + len(found.sigma)] = found.sigma
             if bool(write[i, layer_number]):
                 layer.copy_(found.product())
-            entry, place = entry + layer.numel(), place + min(layer.shape)
+            entry, place = entry + widths[layer_number], place + min(layer.shape)
     return Spectra(directions, values)
+
+
+def _width(matrix: Matrix, sees: Sees) -> int:
+    _, rows, columns = matrix
+    return rows * columns if sees == "directions" else min(rows, columns) * (rows + columns)
+
+
+def _write_vectors(out: Tensor, found: Factors, full: int) -> None:
+    """U_k and V_k, one vector after the other, so that those of one place meet in an inner product."""
+    pairs = torch.cat([found.u, found.v]).T  # k x (rows + columns)
+    out.view(full, -1)[: len(pairs)] = pairs / sqrt(2)
 
 
 def _write_direction(out: Tensor, found: Factors, layers: int) -> None:

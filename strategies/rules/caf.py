@@ -10,10 +10,11 @@ from thistle.experiments.settings import Natural
 from thistle.strategies.aggregators import Aggregate, caf
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("caf", "Allouah et al. 2025 (CAF)")
-class CAF(Pipeline):
+class CAF(ClassAware, Pipeline):
     """The mean that varies least when clients are weighed down along the updates' main direction."""
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)

@@ -12,10 +12,11 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Round, Step
 from thistle.strategies.steps.aggregation import RoundAggregation
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("dnc", "Shejwalkar and Houmansadr 2021")
-class DnC(Weighted, Pipeline):
+class DnC(ClassAware, Weighted, Pipeline):
     """The mean without outliers along the updates' main direction (divide and conquer).
 
     `weighted` is about the mean; outliers are looked for without weights.

@@ -12,10 +12,11 @@ from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import strategy
 from thistle.strategies.rounds import Progress, Round, Step
 from thistle.strategies.steps.aggregation import aggregated, kept_updates, nothing
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("foolsgold", "Fung et al. 2020")
-class FoolsGold(Pipeline):
+class FoolsGold(ClassAware, Pipeline):
     """Clients that move alike share one vote."""
 
     mixable = False

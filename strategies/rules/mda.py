@@ -11,10 +11,11 @@ from thistle.strategies.aggregators import Aggregate, mda
 from thistle.strategies.aggregators.diameter import MOST
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("mda", "El Mhamdi et al. 2020")
-class MDA(Pipeline):
+class MDA(ClassAware, Pipeline):
     """The mean of the n − f updates whose two farthest are nearest to each other."""
 
     malicious: Annotated[int, Field(ge=0, le=MOST)] = setting(

@@ -10,10 +10,11 @@ from thistle.experiments.settings import Natural
 from thistle.strategies.aggregators import Aggregate, multi_krum
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.registry import setting, strategy
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("multi-krum", "Blanchard et al. 2017")
-class MultiKrum(Pipeline):
+class MultiKrum(ClassAware, Pipeline):
     """The mean of the n − f updates nearest to their neighbours."""
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)

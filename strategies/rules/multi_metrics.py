@@ -10,10 +10,11 @@ from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import setting, strategy
 from thistle.strategies.rounds import Round, Step
 from thistle.strategies.steps.aggregation import RoundAggregation
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("multi-metrics", "Huang et al. 2023")
-class MultiMetrics(Weighted, Pipeline):
+class MultiMetrics(ClassAware, Weighted, Pipeline):
     """The mean of those most like the others by Manhattan, Euclidean and cosine distance.
 
     `weighted` is about the mean; who is like the others is decided without weights.

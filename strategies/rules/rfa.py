@@ -9,10 +9,11 @@ from torch import Tensor
 from thistle.strategies.aggregators import Aggregate, geometric_median
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import strategy
+from thistle.strategies.steps.class_aware import ClassAware
 
 
 @strategy("rfa", "Pillutla et al. 2022")
-class RFA(Weighted, Pipeline):
+class RFA(ClassAware, Weighted, Pipeline):
     """The geometric median."""
 
     mixes = True

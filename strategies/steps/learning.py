@@ -20,10 +20,14 @@ from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps.agreement import Anchor, Head
 from thistle.tasks.models import predict
 from thistle.tasks.models.statistics import estimate_statistics, tracking_norms
+from thistle.tasks.training import Loss as TrainLoss
 from thistle.tasks.training import Recipe, train
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(the network's outputs, labels) → the mean loss, as torch's losses are."""
+
+Objective = Callable[[int], TrainLoss]
+"""From the round to the loss of (network, inputs, labels)."""
 
 CHUNK = 500
 GROUPS = 10
@@ -44,6 +48,8 @@ class ServerData:
     weight_decay: float
     seed: int
     loss: Loss = cross_entropy
+    objective: Objective | None = None
+    """What `learn` minimises instead; filters always judge by `loss`."""
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, data: Any, **how: Any) -> ServerData:
@@ -199,7 +205,8 @@ class ServerRound:
         generator = torch_rng(data.seed, "server-batches", self.number)
         with torch.random.fork_rng():  # the app around us keeps its own random numbers
             seed_torch(seed_for(data.seed, "server-dropout", self.number))
-            train(data.network, data.inputs, data.labels, recipe, generator, data.train_loss)
+            loss = data.objective(self.number) if data.objective else data.train_loss
+            train(data.network, data.inputs, data.labels, recipe, generator, loss)
         return data.layout.vector(self._state()).cpu()
 
     def statistics(self, vector: Tensor) -> dict[str, Statistics]:

@@ -10,6 +10,7 @@ import torch
 from thistle.protocol.factors import layer_rank, pays
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Matrix
+from thistle.strategies.aggregators.spectra import Sees
 from thistle.strategies.rounds import Progress, Round
 
 
@@ -17,12 +18,14 @@ from thistle.strategies.rounds import Progress, Round
 class LowRank:
     """Every update cut to its client's rank, before any other step sees it.
 
-    Clients that sent factors have cut most of their layers themselves. `decompose`: singular values and directions
-    are kept for the aggregator.
+    Clients that sent factors have cut most of their layers themselves.
     """
 
     factors: bool
-    decompose: bool = False
+    decompose: Sees | None = None
+    """What is kept of the spectra for the aggregator; None: nothing."""
+    cuts: bool = True
+    """Whether the updates themselves are cut, and not only what is kept of their spectra."""
     stage: ClassVar[str] = "cut"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
@@ -36,7 +39,9 @@ class LowRank:
         if not self.decompose:
             aggregators.truncate(progress.updates, round.matrices, ranks * whole)
             return progress
-        return replace(progress, spectra=aggregators.decompose(progress.updates, round.matrices, ranks, whole))
+        write = whole & self.cuts
+        spectra = aggregators.decompose(progress.updates, round.matrices, ranks, write, self.decompose)
+        return replace(progress, spectra=spectra)
 
     def _came_whole(self, rank: int, matrix: Matrix) -> bool:
         rows, columns = matrix[1:]

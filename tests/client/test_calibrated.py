@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,9 +15,7 @@ from tests.client.test_malicious import Client
 from tests.federations import TINY, model_sha, run, tiny
 from thistle.attacks.evasion.engine import Budget, Crafted
 from thistle.attacks.roles import node_orders
-from thistle.client.augmentation import crop_and_flip
-from thistle.client.calibrated import CalibratedLoss, local_loss
-from thistle.client.calibrations import (
+from thistle.attacks.training.calibrations import (
     CALIBRATIONS,
     CalFAT,
     LogitAdjustment,
@@ -26,18 +24,23 @@ from thistle.client.calibrations import (
     log_prior,
     make_views,
     plain,
+    prior_of,
 )
-from thistle.client.objectives import OBJECTIVES, Setting, adversarial_ratio, gairat, mart, trades
+from thistle.attacks.training.loss import CalibratedLoss, server_loss
+from thistle.attacks.training.objectives import OBJECTIVES, Setting, adversarial_ratio, gairat, mart, trades
+from thistle.client.calibrated import local_loss
 from thistle.client.terms import check_training, node_terms
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import torch_rng
 from thistle.experiments.runfolder import read_lines
 from thistle.experiments.settings import Client as ClientSettings
 from thistle.experiments.settings import Network
+from thistle.tasks.augmentation import crop_and_flip
 from thistle.tasks.models import build_model
 from thistle.tasks.models.layers import CosineHead, DualBatchNorm, clean_statistics, head_name, penultimate
-from thistle.tasks.task import cached_task
-from thistle.tasks.training import plain_loss
+from thistle.tasks.task import cached_task, prepare_task
+from thistle.tasks.training import plain_loss, to_tensors
 
 C = 4
 
@@ -72,6 +75,16 @@ class TestCalibrations:
             softmax(h, 1),
             softmax(10 * logits(), 1) * prior.exp() / (softmax(10 * logits(), 1) * prior.exp()).sum(1, keepdim=True),
         )
+
+    def test_calfats_published_code_scales_the_loss_and_crafts_with_a_tenth_of_the_prior(self) -> None:
+        client = client_settings(calibration="calfat-code")
+        views = make_views(client, prior_of(client, torch.tensor([0, 0, 0, 2]), C))
+        counts = [3, 1, 1, 1]  # at least 1
+        for row in range(len(logits())):
+            for k in range(C):
+                f, prior = float(logits()[row, k]), math.log(counts[k])
+                assert float(views.loss(logits(), labels())[row, k]) == pytest.approx(10 * f + prior)
+                assert float(views.examples(logits(), labels())[row, k]) == pytest.approx(f + 0.1 * prior)
 
     @pytest.mark.parametrize("class_margin", [0.0, 0.3])
     def test_robal_lifts_frequent_classes_and_asks_more_of_the_own_one(self, class_margin: float) -> None:
@@ -374,3 +387,45 @@ def test_what_cannot_work_is_refused(case: str) -> None:
 def test_fedrbn_needs_batch_norm() -> None:
     with pytest.raises(UserError, match=r"client\.objective = fedrbn: .* model\.name = mlp has no batch norm"):
         build_model(Experiment.of({"client.objective": "fedrbn", "model.name": "mlp"}).network, (1, 8, 8), 3, 0)
+
+
+class TestServerLearning:
+    """A server that learns as its clients do."""
+
+    KEYS: ClassVar[dict[str, Any]] = {"strategy.name": "rofsl", "client.steps": 2, "rounds": 2}
+
+    def test_its_loss_is_the_clients_on_its_own_images(self, tmp_path: Path) -> None:
+        """CE of s·f + log π on examples farthest from x in s·f + log π, written out."""
+        keys = {"client.objective": "ckl", "client.calibration": "calfat", "client.logit-scale": 2.0}
+        experiment = tiny(tmp_path, **{**self.KEYS, **keys})
+        task = prepare_task(experiment.task, experiment.seed, True)
+        assert task.server_images is not None
+        pixels, labels = to_tensors(task.server_images, torch.device("cpu"))
+        pixels, labels = pixels[:20], labels[:20]
+        network = build_model(experiment.network, task.shape, task.classes, 0).eval()
+        learns_by = server_loss(experiment, task)
+        assert learns_by is not None
+        found = learns_by(3)(network, pixels, labels)
+
+        every = torch.tensor(task.server_images.labels)
+        shares = torch.stack([(every == k).float().mean() for k in range(task.classes)])
+        view = lambda x: 2 * network(x) + (shares + 1e-3).log()  # noqa: E731
+        generator = torch_rng(experiment.seed, "server-adversarial", 3)
+        near, client = (pixels + 0.001 * torch.randn(pixels.shape, generator=generator)).clamp(0, 1), experiment.client
+        with torch.no_grad():
+            target = softmax(view(pixels), 1)
+        for _ in range(2):
+            near.requires_grad_(True)
+            (slope,) = torch.autograd.grad(-(target * log_softmax(view(near), 1)).sum(), near)
+            near = (near.detach() + client.step * slope.sign()).clamp(pixels - client.epsilon, pixels + client.epsilon)
+            near = near.clamp(0, 1)
+        torch.testing.assert_close(found, cross_entropy(view(near), labels), atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("objective", ["ckl", "gairat", "fedrbn", "standard"])
+    def test_it_learns_so_unless_told_otherwise(self, tmp_path: Path, objective: str) -> None:
+        more = {"client.objective": objective, **({"model.name": "vgg8"} if objective == "fedrbn" else {})}
+        keys = {**self.KEYS, **more, "task.train-size": 40, "client.per-round": 2, "strategy.server-epochs": 1}
+        clients = run(tiny(tmp_path, "clients", **keys))
+        standard = run(tiny(tmp_path, "standard", **keys, **{"strategy.server-objective": "standard"}))
+        assert (model_sha(clients) == model_sha(standard)) == (objective == "standard")
+        assert not any("kept" in line for line in read_lines(clients.metrics))

@@ -81,7 +81,7 @@ def test_bytes_of_rejected_replies_are_counted() -> None:
     size = inspect(replies).num_bytes
     assert size == len(replies) * record_bytes([SENT])
     broken = honest(VILLAIN)
-    broken["metrics"]["seconds"] = float("nan")
+    broken["metrics"]["loss"] = float("nan")
     replies[VILLAIN] = reply(VILLAIN, broken)
     found = inspect(replies)
     assert [v.client for v in found.verdicts if v.verdict == "rejected"] == [VILLAIN] and found.num_bytes == size
@@ -141,19 +141,6 @@ def test_a_header_that_is_only_padded_differently_is_read() -> None:
     assert np.array_equal(arrays_of(taken.content)["0.weight"].numpy(), weight.numpy())
 
 
-@pytest.mark.parametrize(("said", "taken"), [(1e30, 100.0), (float("inf"), 100.0), (float("nan"), 100.0), (-1.0, 0.0)])
-def test_a_loss_that_is_only_logged_shuts_nobody_out(said: float, taken: float) -> None:
-    inspection = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss", said))])
-    assert [answer.numbers["loss"] for answer in inspection.answers] == [taken]
-
-
-@pytest.mark.parametrize("value", [1e30, -1.0, float("nan")])
-def test_a_loss_that_a_strategy_goes_by_must_be_believable(value: float) -> None:
-    wanted = KNOWN | {"loss-before"}
-    inspection = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss-before", value))], Expected(wanted, wanted))
-    assert inspection.verdicts[VILLAIN].reason.startswith("metrics: loss-before is")
-
-
 def test_num_examples_is_capped_and_unknown_metrics_are_dropped() -> None:
     content = with_metric(with_metric(honest(VILLAIN), "num-examples", 10**9), "bonus", 3)
     taken = accepted(inspect([reply(VILLAIN, content)]))[0]
@@ -166,6 +153,23 @@ def test_a_metric_that_is_not_required_may_be_missing() -> None:
     lenient = Expected(KNOWN, required=frozenset({"num-examples"}))
     taken = accepted(inspect([reply(VILLAIN, attack(honest(VILLAIN)))], lenient))[0]
     assert dict(taken.content["metrics"]) == {"num-examples": 50 + VILLAIN, "seconds": 0.1}
+
+
+@pytest.mark.parametrize("value", [100.5, 10**12, 1e30, float("inf"), float("nan")])
+def test_a_loss_that_is_only_logged_keeps_nobody_out(value: float) -> None:
+    """Once a model is ruined, honest clients report such losses, and liars report 1.0."""
+    content = with_metric(honest(VILLAIN), "loss", value)
+    logged = Expected(KNOWN, required=KNOWN, logged=frozenset({"loss"}))
+    taken = accepted(inspect([reply(VILLAIN, content)], logged))[0]
+    assert dict(taken.content["metrics"]) == {"num-examples": 50 + VILLAIN, "loss": 100.0, "seconds": 0.1}
+    assert inspect([reply(VILLAIN, content)]).verdicts[VILLAIN].verdict == "rejected"
+
+
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), [1.0, 2.0]])
+def test_a_logged_loss_must_still_be_one(value: float | list[float]) -> None:
+    logged = Expected(KNOWN, required=KNOWN, logged=frozenset({"loss"}))
+    found = inspect([reply(VILLAIN, with_metric(honest(VILLAIN), "loss", value))], logged)
+    assert found.verdicts[VILLAIN].reason.startswith("metrics: loss")
 
 
 def test_the_detail_says_what_would_be_right() -> None:
@@ -216,9 +220,9 @@ def test_a_missing_reply_is_a_timeout() -> None:
 
 def test_an_error_of_ten_megabytes_of_markup() -> None:
     text = "Traceback\n" + "<script>alert(1)</script>\x1b[31m\x07\u202e" * 350_000
-    started = time.thread_time()
+    started = time.perf_counter()
     verdict = judge(error_reply(VILLAIN, text))
-    assert time.thread_time() - started < 1
+    assert time.perf_counter() - started < 1
     assert verdict.verdict == "failed"
     assert verdict.reason.startswith("failed: ")
     assert verdict.reason.isprintable()

@@ -24,13 +24,16 @@ from thistle.strategies.registry import strategies
 HOST = 5
 MARKUP = "[bold]" + "<script>alert(1)</script>\x1b[31m" * 400_000
 
+LOSSES = ("loss 1e30", "loss NaN")
+"""What an honest client may report of a ruined model."""
+
 Reply = RecordDict | str
 Trick = Callable[[Reply], Reply]
 
 TRICKS: dict[str, tuple[Trick, str, str]] = {
     name: (trick, "rejected", reason)  # type: ignore[misc]
     for name, (trick, reason) in HOSTILE.items()
-    if "variance" not in name and "counter" not in name and name != "no records"
+    if "variance" not in name and "counter" not in name and name not in ("no records", *LOSSES)
 }
 TRICKS["10 MB of markup"] = (lambda _: MARKUP, "failed", "failed: ")
 TRICKS["no answer"] = (lambda _: RecordDict(), "failed", "failed: the host sent no result")
@@ -105,6 +108,17 @@ def check(tmp_path: Path, strategy: str, names: list[str]) -> None:
     failing = ten(tmp_path, "failing", **chosen)
     reference = run(failing, TamperedGrid(failing, lambda number, reply: "gone"))
     assert model_sha(folder) == model_sha(reference)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "rofsl", "dsvd", "flwr-fedavg", "flwr-qfedavg"])
+def test_a_client_that_reports_an_absurd_loss_takes_part_as_ever(tmp_path: Path, strategy: str) -> None:
+    """No strategy of ours decides by it, so the model is what it would have been."""
+    chosen = {"strategy.name": strategy, "rounds": len(LOSSES)}
+    odd = ten(tmp_path, "odd", **chosen)
+    folder = run(odd, TamperedGrid(odd, lambda number, reply: HOSTILE[LOSSES[number - 1]][0](reply)))  # type: ignore[arg-type]
+    assert all(verdict["verdict"] != "rejected" for verdict in read_lines(folder.verdicts))
+    assert all(10 <= line["train_loss"] < 20 for line in rounds(folder))  # a tenth of it is that client's 100
+    assert model_sha(folder) == model_sha(run(ten(tmp_path, "usual", **chosen)))
 
 
 def test_claims_of_size_are_capped(tmp_path: Path) -> None:

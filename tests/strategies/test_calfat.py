@@ -38,6 +38,10 @@ from thistle.tasks.training import Recipe, train
 PIPELINES = [name for name in strategies() if name != "calfat" and not name.startswith("flwr-")]
 
 
+AWARE = [name for name, cls in strategies().items() if hasattr(cls, "class_aware") and name != "zeno"]
+"""Zeno is a mean, too, but needs server data."""
+
+
 def make_round(ids: tuple[int, ...], d: int, **more: Any) -> Round:
     n = len(ids)
     examples = more.pop("examples", [10] * n)
@@ -190,7 +194,7 @@ class TestClassAwareHeads:
         states = [layout.state(update, {}) for update in updates]
         expected = layout.state(before.step, {})
         for c in range(3):
-            weights = [counts[i, c] + 1e-3 * counts[i].sum() for i in range(3)]
+            weights = [counts[i, c] / counts[i].sum() + 1e-3 for i in range(3)]
             for name in ("2.weight", "2.bias"):
                 row = sum(w * states[i][name][c].double() for i, w in enumerate(weights)) / sum(weights)
                 expected[name] = expected[name].clone()
@@ -201,9 +205,51 @@ class TestClassAwareHeads:
         assert torch.equal(found["0.weight"], layout.state(before.step, {})["0.weight"])
 
     def test_weights(self) -> None:
-        weights = class_weights(torch.tensor([[10, 0], [0, 30]]), torch.tensor([10.0, 30.0]), 1e-3)
+        counts, examples = torch.tensor([[10, 0], [0, 30]]), torch.tensor([10.0, 30.0])
+        weights = class_weights(counts, examples, 1e-3, examples / 40)  # a mean by data size
         torch.testing.assert_close(weights.sum(0), torch.ones(2, dtype=torch.float64))
         assert float(weights[1, 0]) == pytest.approx(0.03 / (10.01 + 0.03)) and float(weights[1, 1]) > 0.99
+
+    def test_whom_the_rule_distrusts_has_no_more_say_in_a_row(self) -> None:
+        """Both have only class 0. The second claims a thousand times the examples, and the rule gives it 1 %."""
+        rules = torch.tensor([0.99, 0.01], dtype=torch.float64)
+        weights = class_weights(torch.tensor([[10, 0], [10_000, 0]]), torch.tensor([10.0, 10_000.0]), 1e-3, rules)
+        torch.testing.assert_close(weights[:, 0], rules)
+
+    @pytest.mark.parametrize("name", AWARE)
+    def test_where_all_have_the_same_classes_the_head_is_the_rules_own(self, name: str) -> None:
+        """That is so only if the rule's aggregate is the sum of the updates times the weights that it reports."""
+        layout = Layout.of(nn.Linear(6, 3))
+        updates = torch.randn(9, layout.size, generator=torch.Generator().manual_seed(1)) / 9 + 0.1
+        needs_no_server = {"rofsl": {"filter": "none", "gamma": 0.0}, "fsl": {"gamma": 0.0}}
+        chosen = {**needs_no_server, "evidence": {"anchor": "majority"}}.get(name, {})
+        cls: Any = strategies()[name]
+        found = []
+        for aware in (False, True):
+            pipeline = cls(class_aware=aware, lr=0.1, num_clients=9, **chosen)
+            pipeline.layout = layout
+            round_ = make_round(
+                tuple(range(9)),
+                layout.size,
+                ranks=torch.full((9,), 0.5, dtype=torch.float64),
+                examples=[30.0] * 9,
+                class_counts=torch.full((9, 3), 10),
+                layout=layout,
+                memory={},
+            )
+            progress = Progress.begin(updates.clone())
+            for step in pipeline.plan:
+                progress = step(round_, progress)
+            found.append(progress.step)
+        torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+        assert float(found[0].norm()) > 0.01
+
+    @pytest.mark.parametrize("base", ["rfa", "rofsl", "evidence"])
+    def test_over_a_robust_base(self, tmp_path: Path, base: str) -> None:
+        keys = {"strategy.name": "calfat", "strategy.base": base, "rounds": 2, "client.steps": 2}
+        aware = run(tiny(tmp_path, "aware", **keys, **{"strategy.class-aware": True}))
+        assert not any("kept" in line for line in rounds(aware))
+        assert model_sha(aware) != model_sha(run(tiny(tmp_path, "plain", **keys)))
 
     @pytest.mark.parametrize("name", ["mlp", "cnn-cifar", "vgg8", "resnet18"])
     @pytest.mark.parametrize("calibration", ["none", "robal"])
@@ -285,9 +331,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "median": (
         {"name": "calfat", "base": "median", "class-aware": True},
-        "strategy.class-aware = true: calfat has no such setting; those that have it: fedavg, calfat, fedprox",
+        "strategy.class-aware = true: calfat has no such setting; those that have it: fedavg, rofsl, dsvd, calfat",
     ),
-    "geometric median": ({"name": "calfat", "base": "rofsl", "class-aware": True}, "strategy.class-aware = true"),
     "mixing": (
         {"name": "fedavg", "pre": "bucketing", "class-aware": True},
         "strategy.pre = bucketing: strategy.class-aware needs each client's own update; use none",

@@ -21,9 +21,10 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.protocol.factors import is_matrix, layer_rank, sides
 from thistle.protocol.layout import Layout
+from thistle.protocol.svd import thin_svd
 from thistle.server.recording.checkpoint import load_checkpoint
 from thistle.strategies.build import make_strategy, resolve
-from thistle.strategies.dsvd import SimilarityWeighting
+from thistle.strategies.dsvd import DSVD, SimilarityWeighting
 from thistle.strategies.memory.ranks import LEAST, RANKS, Ranks
 from thistle.strategies.pipeline import Pipeline
 from thistle.strategies.rounds import Progress, Round, matrices_of
@@ -105,10 +106,10 @@ TASK: Any = None
 
 def test_dsvd_is_this_list() -> None:
     cut, weighting = steps(name="dsvd")
-    assert cut == LowRank(factors=True, decompose=True)
+    assert cut == LowRank(factors=True, decompose="directions")
     assert weighting == SimilarityWeighting((0.34, 0.33, 0.33), True, 0.1)
-    paper = steps(name="dsvd", scale="paper", exchange="full")
-    assert paper[0] == LowRank(factors=False, decompose=True)
+    paper = steps(name="dsvd", scale="paper")
+    assert paper[0] == LowRank(factors=False, decompose="vectors", cuts=False)
     assert paper[1] == SimilarityWeighting((0.34, 0.33, 0.33), False, 1.0)
     assert steps(name="dsvd", **{"similarity-weights": "auto"})[1] == SimilarityWeighting(None, True, 0.1)
     assert steps(name="fedcpa") == [CriticalParameters()]
@@ -139,6 +140,7 @@ def test_who_reports_losses() -> None:
         ({"similarity-weights": "-0.2,0.6,0.6", "scale": "paper"}, "should be auto or three numbers of 0 or more"),
         ({"similarity-weights": "nan,0.5,0.5"}, "should be auto or three numbers of 0 or more"),
         ({"similarity-weights": "0.7,0.2,0.2"}, "should sum to 1, not 1.1"),
+        ({"scale": "paper", "exchange": "factors"}, "strategy.exchange = factors: with strategy.scale = paper whole"),
         ({"rank-low": 0.8}, "strategy.rank-low = 0.8: should not be above strategy.rank-high = 0.75"),
         ({"pre": "nnm"}, "strategy.pre = nnm: dsvd looks at each client's own update"),
         ({"rank": 0.0}, "strategy.rank = 0.0"),
@@ -166,6 +168,33 @@ def test_the_papers_extremes_run_with_a_warning(text: str, caplog: pytest.LogCap
         caplog.clear()
         steps(name="dsvd", scale="paper", **{"similarity-weights": "0.8,0.1,0.1"})
         assert not caplog.records
+
+
+def test_the_papers_scale_weighs_whole_updates() -> None:
+    """x_{t+1} = x_t + Σ w_i (v_i − x_t), w the softmax of the mean similarities, without a temperature."""
+    pipeline = DSVD(scale="paper", similarity_weights="0.5,0.3,0.2", rank_step=0.0)
+    updates = torch.randn(4, 25, generator=torch.Generator().manual_seed(3)) / 5
+    layout = Layout.of(nn.Linear(4, 5))
+    ids, uniform = (1, 2, 3, 4), torch.full((4,), 0.25, dtype=torch.float64)
+    half = torch.full((4,), 0.5, dtype=torch.float64)
+    round = Round(1, ids, uniform, torch.zeros(25), 0.1, None, ranks=half, layout=layout)
+    progress = Progress.begin(updates.clone())
+    for step in pipeline.plan:
+        progress = step(round, progress)
+    spectra = [thin_svd(row[:20].view(5, 4), 2) for row in updates]
+    pairs = torch.zeros(4, 4, dtype=torch.float64)
+    for i in range(4):
+        for j in range(4):
+            one, other = spectra[i], spectra[j]
+            alike = (torch.trace(one.u.T @ other.u) + torch.trace(one.v.T @ other.v)) / 2
+            values = torch.linalg.vector_norm(one.sigma - other.sigma)
+            whole = torch.linalg.vector_norm((updates[i] - updates[j]).double())
+            pairs[i, j] = 0.5 * alike - 0.3 * values - 0.2 * whole
+    scores = (pairs.sum(1) - pairs.diagonal()) / 3
+    weights = scores.exp() / scores.exp().sum()
+    assert progress.weights is not None
+    torch.testing.assert_close(progress.weights, weights, atol=1e-6, rtol=0)
+    torch.testing.assert_close(progress.step, (weights[:, None] * updates).sum(0).float(), atol=1e-6, rtol=0)
 
 
 # ---- federations -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from thistle.protocol.svd import thin_svd
 from thistle.strategies import aggregators
 from thistle.strategies.aggregators import Matrix, Spectra
 from thistle.strategies.aggregators.similarity import EVEN
@@ -36,7 +37,7 @@ def ranks_of(n: int, rank: int = 3) -> Tensor:
 
 
 def spectra_of(updates: Tensor, ranks: Tensor) -> Spectra:
-    """Cuts the updates to these ranks, in place."""
+    """By directions; cuts the updates to these ranks, in place."""
     return aggregators.decompose(updates, LAYERS, ranks, torch.ones_like(ranks).bool())
 
 
@@ -53,8 +54,8 @@ def weights_of(
 # ---- the definition --------------------------------------------------------------------------------------------
 
 
-def slow(updates: np.ndarray, ranks: np.ndarray, relative: bool) -> np.ndarray:
-    """S_v, S_s, S_l by the formulas, pair by pair, layer by layer."""
+def slow(updates: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """S_v, S_s, S_l in comparable units by the formulas, pair by pair, layer by layer."""
     n = len(updates)
     cut, polars, values = updates.copy(), [], []
     for i in range(n):
@@ -68,8 +69,8 @@ def slow(updates: np.ndarray, ranks: np.ndarray, relative: bool) -> np.ndarray:
             values[i].append(np.where(np.arange(len(s)) < k, s, 0.0))
             cut[i, start : start + rows * columns] = ((u[:, :k] * s[:k]) @ vt[:k]).reshape(-1)
     sigma = np.array([np.concatenate(each) for each in values])
-    c_s = np.median([np.linalg.norm(each) for each in sigma]) if relative else 1.0
-    c_l = np.median([np.linalg.norm(each) for each in cut]) if relative else 1.0
+    c_s = np.median([np.linalg.norm(each) for each in sigma])
+    c_l = np.median([np.linalg.norm(each) for each in cut])
     found = np.zeros((3, n, n))
     for i, j in itertools.product(range(n), range(n)):
         parts = [(p * q).sum() / np.sqrt(k * m) for (p, k), (q, m) in zip(polars[i], polars[j], strict=True)]
@@ -79,13 +80,49 @@ def slow(updates: np.ndarray, ranks: np.ndarray, relative: bool) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("relative", [True, False])
-def test_similarities_are_the_definition(relative: bool) -> None:
+def to_the_letter(updates: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The paper's eq. 5, one vector at a time: each pair (u, v) with the sign that its decomposition gives it."""
+    n = len(updates)
+    found = np.zeros((3, n, n))
+    for i, j in itertools.product(range(n), range(n)):
+        values = 0.0
+        for number, (start, rows, columns) in enumerate(LAYERS):
+            k, m = int(ranks[i, number]), int(ranks[j, number])
+            mine, theirs = (
+                thin_svd(torch.from_numpy(updates[row, start : start + rows * columns].reshape(rows, columns)), rank)
+                for row, rank in ((i, k), (j, m))
+            )
+            for place in range(min(k, m)):  # the traces' terms
+                u, v = mine.u[:, place].numpy(), mine.v[:, place].numpy()
+                found[0, i, j] += (u @ theirs.u[:, place].numpy() + v @ theirs.v[:, place].numpy()) / 2
+            for place in range(max(k, m)):
+                own = float(mine.sigma[place]) if place < k else 0.0
+                others = float(theirs.sigma[place]) if place < m else 0.0
+                values += (own - others) ** 2
+        found[1, i, j] = -np.sqrt(values)
+        found[2, i, j] = -np.sqrt(((updates[i] - updates[j]) ** 2).sum())
+    return found
+
+
+def test_the_papers_scale_is_the_paper_to_the_letter() -> None:
+    updates = block(6, 4)
+    before = updates.clone()
+    ranks = torch.tensor([[1 + i % 5, 1 + i % 3] for i in range(6)])
+    expected = to_the_letter(updates.double().numpy(), ranks.numpy())
+    spectra = aggregators.decompose(updates, LAYERS, ranks, torch.zeros_like(ranks).bool(), "vectors")
+    actual = aggregators.similarities(updates, spectra, relative=False)
+    off = ~torch.eye(6).bool()
+    np.testing.assert_allclose(actual[:, off].numpy(), expected[:, off.numpy()], rtol=1e-5, atol=1e-5)
+    assert torch.equal(updates, before), "whole updates are weighed"
+    assert abs(expected[0]).max() > 1, "raw: a sum over layers and vectors, which no bound holds"
+
+
+def test_similarities_are_the_definition() -> None:
     updates = block(7, 3)
     ranks = torch.tensor([[1 + i % 5, 1 + i % 3] for i in range(7)])
-    expected = slow(updates.double().numpy(), ranks.numpy(), relative)
+    expected = slow(updates.double().numpy(), ranks.numpy())
     spectra = spectra_of(updates, ranks)
-    actual = aggregators.similarities(updates, spectra, relative)
+    actual = aggregators.similarities(updates, spectra, relative=True)
     off = ~torch.eye(7).bool()
     np.testing.assert_allclose(actual[:, off].numpy(), expected[:, off.numpy()], rtol=1e-5, atol=1e-5)
     terms = aggregators.mean_similarities(actual)

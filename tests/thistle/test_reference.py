@@ -64,7 +64,7 @@ def test_a_strategy_lists_what_differs_from_the_common_settings() -> None:
         f"strategy.{name}" for name in ("server-lr", "gamma", "weighted", "class-aware")
     }
     assert own_rows(find("flwr-fedavgm")) == strategy_rows(find("flwr-fedavgm")) != []
-    assert own_rows(find("foolsgold")) == []
+    assert own_rows(find("fltrust")) == []
     assert list(lacking(find("zeno"))) == ["strategy.filter"]
     assert {row.key for row in common_rows()} == {*lacking(find("flwr-fedavg"))}
 

@@ -115,13 +115,13 @@ def _attacks() -> tuple[list[str], list[list[str]]]:
 
 
 def _objectives() -> tuple[list[str], list[list[str]]]:
-    from thistle.client.objectives import OBJECTIVES
+    from thistle.attacks.training.objectives import OBJECTIVES
 
     return ["name", "what is minimised", "paper"], _rows(OBJECTIVES)
 
 
 def _calibrations() -> tuple[list[str], list[list[str]]]:
-    from thistle.client.calibrations import CALIBRATIONS
+    from thistle.attacks.training.calibrations import CALIBRATIONS
 
     return ["name", "instead of the logits f", "paper"], _rows(CALIBRATIONS)
 

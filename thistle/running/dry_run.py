@@ -11,6 +11,7 @@ from torch import Tensor
 from thistle.attacks.poisoning.build import Facts, make_poison
 from thistle.attacks.poisoning.parts import Past
 from thistle.attacks.roles import PANEL
+from thistle.attacks.training.loss import server_loss
 from thistle.engines.inline import InlineGrid, quiet_flower
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
@@ -87,7 +88,7 @@ def _one_round(experiment: Experiment, task: Task) -> None:
     network = build_model(experiment.network, task.shape, task.classes, experiment.seed)
     layout = Layout.of(network)
     arrays = to_record(network.state_dict())
-    strategy = make_strategy(experiment, task, layout)
+    strategy = make_strategy(experiment, task, layout, server_loss(experiment, task))
     strategy.fit(client.per_round)
     grid = InlineGrid(ClientApp(), experiment, 0)
     grid.hosts = list(range(experiment.task.clients))

@@ -1,8 +1,8 @@
 """Objectives of adversarial training: how examples are crafted, and what the model then minimises on them.
 
 x are the images of a batch, x̃ the adversarial ones, y the labels; f stands for the logits after calibration
-(thistle.client.calibrations), p for their softmax. An objective is a function that the model minimises, entered under
-its name together with the function that crafts its examples.
+(thistle.attacks.training.calibrations), p for their softmax. An objective is a function that the model minimises,
+entered under its name together with the function that crafts its examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.functional import log_softmax, softmax
 
 from thistle.attacks.evasion.engine import Budget, Crafted, Forward, anywhere, at_rest, craft, nearby
 from thistle.attacks.evasion.losses import cross_entropy, soft_cross_entropy
-from thistle.client.calibrations import View
+from thistle.attacks.training.calibrations import View
 from thistle.experiments.registry import Registry
 from thistle.experiments.settings import Client
 from thistle.tasks.models import predict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,9 +18,22 @@ from thistle.experiments.registry import Registry
 from thistle.experiments.settings import Client
 from thistle.tasks.models.layers import SCALE
 
+CODES_SCALE, CODES_SHARE = 10.0, 0.1
+"""In CalFAT's published code: s, and what the prior weighs where examples are made."""
 View = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) → the logits that a loss sees."""
 Make = TypeVar("Make", bound=Callable[..., View])
+
+
+def log_prior(labels: Tensor, classes: int, delta: float) -> Tensor:
+    """log π, π_y = n_y/n + δ: finite for classes that the client has never seen."""
+    counts = torch.bincount(labels, minlength=classes).to(torch.float32)
+    return (counts / counts.sum() + delta).log()
+
+
+def log_counts(labels: Tensor, classes: int, delta: float) -> Tensor:
+    """log n_y, n_y at least 1: finite too, without a δ."""
+    return torch.bincount(labels, minlength=classes).clamp(min=1).to(torch.float32).log()
 
 
 @dataclass(frozen=True)
@@ -28,10 +41,14 @@ class Calibration:
     """What `client.calibration` names."""
 
     make: Callable[..., View]
-    """From log π, and `client.logit-scale` where it `scales`."""
+    """From the prior, and `client.logit-scale` where it `scales`."""
     in_examples: bool = True
     """Whether examples are crafted against it too, as `client.calibration-in` has it; otherwise always against f."""
     scales: bool = False
+    prior: Callable[[Tensor, int, float], Tensor] = log_prior
+    """From a client's labels, the number of classes and δ to what it is made from: log π."""
+    make_examples: Callable[[Tensor], View] | None = None
+    """What examples are crafted against, where that is something else."""
 
     def view(self, prior: Tensor, client: Client) -> View:
         """As these settings have it; `prior` is log π."""
@@ -41,22 +58,14 @@ class Calibration:
 CALIBRATIONS: Registry[Calibration] = Registry("calibration")
 
 
-def calibration(
-    name: str, about: str, paper: str = "", *, in_examples: bool = True, scales: bool = False
-) -> Callable[[Make], Make]:
+def calibration(name: str, about: str, paper: str = "", **choices: Any) -> Callable[[Make], Make]:
     """Enter the class that follows: it is made from log π, and turns (logits, labels) into logits."""
 
     def enter(make: Make) -> Make:
-        CALIBRATIONS.add(name, about, paper)(Calibration(make, in_examples, scales))
+        CALIBRATIONS.add(name, about, paper)(Calibration(make, **choices))
         return make
 
     return enter
-
-
-def log_prior(labels: Tensor, classes: int, delta: float) -> Tensor:
-    """log π, π_y = n_y/n + δ: finite for classes that the client has never seen."""
-    counts = torch.bincount(labels, minlength=classes).to(torch.float32)
-    return (counts / counts.sum() + delta).log()
 
 
 def plain(logits: Tensor, labels: Tensor) -> Tensor:
@@ -85,6 +94,19 @@ class CalFAT:
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         return torch.add(self.log_prior, logits, alpha=self.scale)
+
+
+CALIBRATIONS.add(
+    "calfat-code",
+    "10·f + log n in the loss, f + 0.1·log n for the examples, n at least 1: CalFAT's published code",
+    "Chen et al. 2022",
+)(
+    Calibration(
+        lambda prior: CalFAT(prior, CODES_SCALE),
+        prior=log_counts,
+        make_examples=lambda prior: CalFAT(CODES_SHARE * prior, 1.0),
+    )
+)
 
 
 @calibration("logit-adjust", "f + log π in the loss, f for the examples", "Menon et al. 2021", in_examples=False)
@@ -133,12 +155,18 @@ class Views:
 
 
 def make_views(client: Client, prior: Tensor) -> Views:
-    """As `client.calibration` and `client.calibration-in` have it; `prior` is log π."""
+    """As `client.calibration` and `client.calibration-in` have it; `prior` is log π (`prior_of`)."""
     chosen = CALIBRATIONS[client.calibration]
     view = chosen.view(prior, client)
     if not chosen.in_examples:
         return Views(view, plain)
+    examples = chosen.make_examples(prior) if chosen.make_examples else view
     return Views(
         plain if client.calibration_in == "examples" else view,
-        plain if client.calibration_in == "loss" else view,
+        plain if client.calibration_in == "loss" else examples,
     )
+
+
+def prior_of(client: Client, labels: Tensor, classes: int) -> Tensor:
+    """log π of whoever has these labels, as `client.calibration` counts them."""
+    return CALIBRATIONS[client.calibration].prior(labels, classes, client.prior_delta)

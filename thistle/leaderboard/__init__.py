@@ -1,0 +1,1 @@
+"""`thistle leaderboard`: what `thistle stress` found of each defence becomes an entry, and all entries a page."""

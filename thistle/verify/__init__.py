@@ -1,0 +1,1 @@
+"""`thistle verify`: what a run or an entry of the leaderboard claims is run again and compared."""
