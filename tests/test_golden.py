@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.superlink import PrivateSuperLink
 from tests.deploy.federations import EXPERIMENT
 from tests.federations import model_sha, run, tiny
 from thistle.engines.ray import run_on_ray
-from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.plugins import pin
 from thistle.running.prepare import claim_folder, settle
 from thistle.strategies.registry import strategies

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.superlink import APP, PrivateSuperLink
 from thistle.engines.ray import run_on_ray
 from thistle.engines.staging import stage_app
-from thistle.engines.superlink import APP, PrivateSuperLink
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.terminal.progress import RunProgress

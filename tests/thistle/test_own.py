@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from flwr.common.config import get_fused_config_from_dir
 
+from benchmarks.superlink import PrivateSuperLink
 from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
 from thistle.commands.evaluate import measure
 from thistle.engines.ray import run_on_ray
 from thistle.engines.staging import stage_app, stage_code
-from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, parse_own, pin
