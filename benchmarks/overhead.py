@@ -64,7 +64,7 @@ def thistle(clients: int, rounds: int, folder: Path) -> list[float]:
 
     def submit(link: PrivateSuperLink) -> str:
         link.app = staged(link.home / APP)
-        return link.submit(experiment, 0.0)
+        return link.submit(experiment)
 
     seconds = measure("thistle", lines, submit, rounds, first=2)
     for line in read_lines(lines):

@@ -13,8 +13,13 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+import tomli_w
+
 from thistle.engines import keeper
 from thistle.engines.flower_programs import EngineError, Flwr, flower_environment, free_port, tool, write_connection
+from thistle.engines.staging import stage_app, stage_code
+from thistle.experiments.experiment import Experiment
+from thistle.experiments.runfolder import nest
 from thistle.flower_compat.ray_environment import PRIVATE_RAY
 from thistle.protocol.text import last_line
 
@@ -29,6 +34,8 @@ class PrivateSuperLink:
     def __init__(self) -> None:
         self.session = uuid4().hex
         self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
+        self.app: Path | None = None
+        """The Flower app that is submitted: a staged copy of ours, unless there is another."""
 
     def __enter__(self) -> PrivateSuperLink:
         self.port = free_port()
@@ -82,6 +89,19 @@ class PrivateSuperLink:
         """The last line of the SuperLink's log."""
         log = self.home / keeper.LOG
         return last_line(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else "no log"
+
+    def submit(self, experiment: Experiment) -> str:
+        """Hand the experiment to Flower; returns Flower's run id."""
+        self.app = self.app or stage_app(self.home / APP)
+        stage_code(self.app, experiment)
+        config = self.home / f"run-{uuid4().hex}.toml"
+        config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
+        workers = experiment.runtime.workers
+        federation = (
+            f"num-supernodes={workers} client-resources-num-cpus=1 init-args-num-cpus={workers} "
+            "init-args-logging-level='ERROR' init-args-log-to-driver=false"
+        )
+        return self.run_app(self.app, config, federation)
 
     def run_app(self, app: Path, config: Path, federation: str) -> str:
         """Hand any Flower app to Flower, with its run config and federation config; returns Flower's run id."""

@@ -113,8 +113,10 @@ def _repaired(raybackend: Any) -> Any:
             environment = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
             ray.init(runtime_env={"working_dir": str(root), "env_vars": environment}, **arguments)
 
+        actor_type: Any = raybackend.ClientAppActor
+
         def build(self, app_fn: Any) -> None:
-            self.pool = Pool(raybackend.ClientAppActor, self.client_resources, self.actor_kwargs)
+            self.pool = Pool(self.actor_type, self.client_resources, self.actor_kwargs)
             self.pool.add_actors_to_pool(min(self.workers, self.pool.actors_capacity))
             self.app_fn = app_fn
 

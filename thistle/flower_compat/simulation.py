@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from ray._private.node import Node
 
 from thistle.flower_compat import ray_workers
 from thistle.flower_compat.messages import identify
+from thistle.flower_compat.ray_actor import ClientAppActor, load
 
 LEAVE = EventType.PYTHON_API_RUN_SIMULATION_LEAVE
 HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
@@ -46,10 +46,10 @@ class Kept(raybackend.RayBackend):
         self.wanted = client, workers, device
         self.workers = workers
         arguments = {"num_cpus": workers, "logging_level": "ERROR", "log_to_driver": False}
-        super().__init__({"init_args": arguments, "client_resources": {"num_cpus": 1}})
+        super().__init__({"init_args": arguments, "client_resources": {"num_cpus": 1}})  # type: ignore[dict-item]
         gpus = 0.0 if device == "cpu" else ray.cluster_resources().get("GPU", 0.0)
         self.client_resources = {"num_cpus": 1, "num_gpus": share(gpus, workers)}
-        self.actor_kwargs = {"on_actor_init_fn": partial(import_module, client)}
+        self.actor_type, self.actor_kwargs = ray.remote(ClientAppActor), {"client": client}  # type: ignore[dict-item]
         super().build(partial(load, client))
 
     def init_ray(self, backend_config: Any) -> None:
@@ -85,11 +85,6 @@ def keep_workers(client: str, workers: int, device: str) -> None:
         _kept.pop().end()
     _kept.append(Kept(client, workers, device))
     raybackend.RayBackend = lambda _: _kept[0]  # type: ignore[misc,assignment]
-
-
-def load(client: str) -> Any:
-    """In a worker: the ClientApp."""
-    return import_module(client).app
 
 
 def share(gpus: float, workers: int) -> float:
