@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
@@ -48,11 +47,9 @@ def simulate(client: str, descriptor: str, workers: str, device: str) -> None:
     meanwhile.join()
     from thistle.server.app import app
 
-    here = Path(__file__).resolve().parents[2]
-
     def carry(experiment: Experiment) -> None:
         runtime = experiment.runtime
         simulation.keep_workers(client, runtime.workers, runtime.device)
-        simulation.simulate(app, client, here, experiment.flat(), runtime.workers)
+        simulation.simulate(app, experiment.flat())
 
     serve(int(descriptor), carry)

@@ -12,11 +12,10 @@ import math
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import ServerApp
 from flwr.simulation.run_simulation import _run_simulation
@@ -45,6 +44,8 @@ class Kept(raybackend.RayBackend):
         """Ray and so many workers start now; each imports the module `client` first."""
         self.wanted = client, workers, device
         self.workers = workers
+        self.keys: dict[str, Any] = {}
+        """Of the run that is going on."""
         arguments = {"num_cpus": workers, "logging_level": "ERROR", "log_to_driver": False}
         super().__init__({"init_args": arguments, "client_resources": {"num_cpus": 1}})  # type: ignore[dict-item]
         gpus = 0.0 if device == "cpu" else ray.cluster_resources().get("GPU", 0.0)
@@ -60,6 +61,12 @@ class Kept(raybackend.RayBackend):
         for name in HELPERS:
             setattr(Node, name, lambda self, **_: None)
         ray.init(include_dashboard=False, **backend_config[self.init_args_key])
+
+    def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
+        """With the run's keys, which Flower would read from an app's folder."""
+        told = Context(context.run_id, context.node_id, context.node_config, context.state, self.keys)
+        answer: tuple[Message, Context] = super().process_message(message, told)
+        return answer
 
     def build(self, app_fn: Any) -> None:
         """The workers are there, and know what they run."""
@@ -92,11 +99,13 @@ def share(gpus: float, workers: int) -> float:
     return math.floor(1e4 / math.ceil(workers / gpus)) / 1e4 if gpus else 0.0
 
 
-def simulate(server: ServerApp, client: str, folder: Path, keys: Mapping[str, Any], workers: int) -> None:
-    """One run with these keys; `client`: the module of the ClientApp; `folder`: of the app's pyproject.toml."""
+def simulate(server: ServerApp, keys: Mapping[str, Any]) -> None:
+    """One run with these keys by the workers that are kept."""
     identify()
+    client, workers, _ = _kept[0].wanted
+    _kept[0].keys = dict(keys)
     run = Run.create_empty(run_id=1)
-    run.primary_task_id, run.federation_id, run.override_config = 1, NOOP_FEDERATION_ID, dict(keys)
+    run.primary_task_id, run.federation_id = 1, NOOP_FEDERATION_ID
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(keys))
     _run_simulation(
         num_supernodes=workers,
@@ -104,8 +113,6 @@ def simulate(server: ServerApp, client: str, folder: Path, keys: Mapping[str, An
         client_app=load(client),
         server_app=server,
         server_app_context=context,
-        app_dir=str(folder),
-        is_app=True,
         run=run,
     )
 

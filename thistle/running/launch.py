@@ -66,9 +66,9 @@ class Launch:
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.running.forecast import plan
-        from thistle.tasks.training import pick_device
+        from thistle.tasks.training import check_precision, pick_device
 
-        pick_device(experiment.runtime.device)
+        check_precision(experiment.client.precision, pick_device(experiment.runtime.device))
         task = check_data(experiment, self.quiet)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
