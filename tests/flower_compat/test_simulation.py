@@ -50,9 +50,7 @@ def test_rays_node_still_starts_what_nobody_needs() -> None:
     assert all(f"self.{name}(" in source for name in HELPERS)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "workers", "each"), [(0, 4, 0.0), (1, 1, 1.0), (2, 1, 1.0), (1, 3, 0.3333), (2, 3, 0.5)]
-)
+@pytest.mark.parametrize(("gpus", "workers", "each"), [(1, 1, 1.0), (2, 1, 1.0), (1, 3, 0.3333), (2, 3, 0.5)])
 def test_no_worker_has_parts_of_two_gpus(gpus: float, workers: int, each: float) -> None:
     assert share(gpus, workers) == each
     assert workers <= gpus * int(1 / each)

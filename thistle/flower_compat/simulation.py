@@ -65,8 +65,9 @@ class Kept(raybackend.RayBackend):
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         """With the run's keys, which Flower would read from an app's folder."""
         told = Context(context.run_id, context.node_id, context.node_config, context.state, self.keys)
-        answer: tuple[Message, Context] = super().process_message(message, told)
-        return answer
+        answer, after = super().process_message(message, told)
+        context.state = after.state
+        return answer, context
 
     def build(self, app_fn: Any) -> None:
         """The workers are there, and know what they run."""
