@@ -58,18 +58,9 @@ class RayProcess(RunProcess):
         self.session, self.home = uuid4().hex, Path(tempfile.mkdtemp(prefix="thistle-"))
         app = self.stage()
         settings = [self.client, f"{descriptor}", f"{self.runtime.workers}", self.runtime.device]
+        command = [sys.executable, "-c", START, str(app), *settings]
         return subprocess.Popen(
-            [
-                sys.executable,
-                str(KEEPER),
-                self.session,
-                str(self.home),
-                sys.executable,
-                "-c",
-                START,
-                str(app),
-                *settings,
-            ],
+            [sys.executable, str(KEEPER), self.session, str(self.home), *command],
             env=_environment(self.home, app, self.runtime.ray_address),
             stdin=subprocess.PIPE,
             pass_fds=[descriptor],
@@ -107,7 +98,7 @@ def check_address(address: str) -> None:
 def _environment(home: Path, app: Path, ray_address: str) -> dict[str, str]:
     """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
     ray = {"RAY_ADDRESS": ray_address} if ray_address else PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
-    places = [str(app), *(place for place in sys.path if place), os.environ.get("PYTHONPATH", "")]
+    places = [str(app), os.environ.get("PYTHONPATH", "")]
     return {
         **flower_environment(home),
         "PYTHONPATH": os.pathsep.join(filter(None, places)),  # workers import the staged app, not what is installed

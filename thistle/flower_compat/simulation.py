@@ -1,9 +1,9 @@
 """Flower's Simulation Runtime, called directly: runs one after the other in this process, on workers that stay.
 
 `flwr run` needs a SuperLink (a web server and a database), a process that waits for runs, a program for each run and,
-in that, a Ray with workers of its own. What that program calls in the end is called here: half of the CPU time until
-the first round, and nearly all of it in later runs, was theirs. Flower's public name for this is deprecated, takes no
-run config and starts Ray anew each time.
+in that, a Ray with workers of its own. What that program calls in the end is called here: a third of the CPU time of a
+short run, and nearly all of it in those after the first, was theirs. Flower's public name for this is deprecated, takes
+no run config and starts Ray anew each time.
 """
 
 from __future__ import annotations
