@@ -26,9 +26,9 @@ sys.path[0:0] = [str(HERE.parent)]
 
 from benchmarks.round import ENDLESS, ended_by_signals  # noqa: E402
 from benchmarks.round_contenders import Flowered, submit_app  # noqa: E402
+from benchmarks.superlink import APP, PrivateSuperLink  # noqa: E402
 from thistle.engines.flower_programs import EngineError  # noqa: E402
 from thistle.engines.staging import stage_app  # noqa: E402
-from thistle.engines.superlink import APP, PrivateSuperLink  # noqa: E402
 from thistle.experiments.experiment import Experiment  # noqa: E402
 from thistle.experiments.runfolder import read_lines  # noqa: E402
 
@@ -64,7 +64,7 @@ def thistle(clients: int, rounds: int, folder: Path) -> list[float]:
 
     def submit(link: PrivateSuperLink) -> str:
         link.app = staged(link.home / APP)
-        return link.submit(experiment, 0.0)
+        return link.submit(experiment)
 
     seconds = measure("thistle", lines, submit, rounds, first=2)
     for line in read_lines(lines):

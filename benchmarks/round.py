@@ -198,7 +198,7 @@ def enter_all(contest: Contest, letters: str, data: dict[str, Any], folder: Path
         contest.enter("c", stock(folder, contest), stack)
     if "b" in letters:
         lines = folder / "thistle" / "metrics.jsonl"
-        contender = Flowered("thistle", lines, lambda link: link.submit(experiment, 0.0), contest.breathe)
+        contender = Flowered("thistle", lines, lambda link: link.submit(experiment), contest.breathe)
         contest.enter("b", contender, stack)
 
 

@@ -25,9 +25,9 @@ import psutil
 import tomli_w
 
 from benchmarks.aggregators import ONE_THREAD
+from benchmarks.superlink import PrivateSuperLink
 from thistle.engines.flower_programs import EngineError
 from thistle.engines.keeper import marked
-from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.runfolder import nest, read_lines
 
 LOOK = 0.02

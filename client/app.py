@@ -29,7 +29,7 @@ from thistle.protocol.hostinfo import OWN_DATA, HostInfo
 from thistle.protocol.records import CONFIG, config_of
 from thistle.protocol.training import TrainRequest
 from thistle.tasks.freed_memory import keep_freed_memory
-from thistle.tasks.training import pick_device
+from thistle.tasks.training import check_precision, pick_device
 
 keep_freed_memory()
 ray_workers.repair()
@@ -70,6 +70,7 @@ def _make_ready(request: TrainRequest, context: Context) -> torch.device:
     check_training(experiment.client)
     share = find_share(experiment, request, context.node_config)
     device = pick_device(experiment.runtime.device)
+    check_precision(experiment.client.precision, device)
     cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)
     return device
 

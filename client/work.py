@@ -129,6 +129,7 @@ class Work:
             momentum=client.momentum,
             weight_decay=client.weight_decay,
             proximal_mu=self.request.proximal_mu,
+            precision=client.precision,
         )
 
     def train(self, model: nn.Module, pixels: Tensor, labels: Tensor, loss: Loss = plain_loss) -> Numbers:

@@ -143,6 +143,9 @@ class Client(Section):
     """Momentum of SGD, within a round."""
     weight_decay: NonNegative = 1e-4
     """Weight decay of SGD."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """`bf16`: forward and backward passes in bfloat16, where the host has it; weights and updates stay float32. See
+    [scale](scale.md#half-precision)."""
     max_examples: Positive = 10_000
     """A client counts for at most this many examples, whatever it claims."""
     clip: AboveZero | Literal["auto", "off"] = "auto"

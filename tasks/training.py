@@ -19,6 +19,7 @@ from thistle.tasks.dataset import Images
 from thistle.tasks.models import predict
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,12 @@ class Recipe:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal_mu: float = 0.0
+    precision: str = "float32"
 
 
 def pick_device(name: str) -> torch.device:
     """`auto`: CUDA where there is one, otherwise the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
@@ -45,7 +46,23 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         there = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no CUDA device"
         raise UserError(f"runtime.device = {name!r}: not available here; use {there}") from None
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic = True  # the same seed should give the same model
     return device
+
+
+def check_precision(name: str, device: torch.device) -> None:
+    """Refuse bfloat16 where the hardware would only imitate it, slowly."""
+    if name == "bf16" and not _has_bf16(device):
+        where = "this GPU" if device.type == "cuda" else "this CPU (no avx512_bf16 or amx_bf16)"
+        raise UserError(f"client.precision = bf16: {where} has no bfloat16; use float32")
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def to_tensors(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -60,9 +77,9 @@ def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(predict(model, pixels), labels)
 
 
-def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """One epoch: a random order, cut into batches (the last may be smaller)."""
-    return iter(torch.randperm(count, generator=generator).split(size))
+def batches(count: int, size: int, generator: torch.Generator, device: torch.device = CPU) -> Iterator[Tensor]:
+    """One epoch: a random order, cut into batches (the last may be smaller); drawn here, used there."""
+    return iter(torch.randperm(count, generator=generator).to(device).split(size))
 
 
 class SGD:
@@ -107,11 +124,12 @@ def train(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if recipe.proximal_mu else []
     optimiser = SGD(parameters, recipe)
+    half = torch.autocast(pixels.device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     total = torch.zeros((), device=pixels.device)
     for _ in range(recipe.epochs):
-        for batch in batches(len(labels), recipe.batch_size, generator):
-            index = batch.to(pixels.device)
-            value = loss(model, pixels[index], labels[index])
+        for batch in batches(len(labels), recipe.batch_size, generator, pixels.device):
+            with half:
+                value = loss(model, pixels[batch], labels[batch])
             value.backward()  # type: ignore[no-untyped-call]
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:

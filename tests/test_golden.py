@@ -18,9 +18,9 @@ import torch
 
 from tests.deploy.federations import EXPERIMENT
 from tests.federations import model_sha, run, tiny
-from thistle.engines.ray import run_on_ray
-from thistle.engines.superlink import PrivateSuperLink
+from thistle.engines.ray import RayProcess
 from thistle.experiments.plugins import pin
+from thistle.experiments.settings import Runtime
 from thistle.running.prepare import claim_folder, settle
 from thistle.strategies.registry import strategies
 from thistle.terminal.progress import RunProgress
@@ -136,13 +136,12 @@ def test_a_recorded_experiment_gives_the_same_model(name: str, tmp_path: Path) -
 def test_recorded_experiments_give_the_same_model_on_ray(tmp_path: Path) -> None:
     expected = {name: recorded(name) for name in ON_RAY}
     found = {}
-    with PrivateSuperLink() as link:
-        link.wait_until_ready()
+    with RayProcess(Runtime(workers=2, device="cpu")) as process:
         for number, name in enumerate(ON_RAY):
             keys = tiny(tmp_path, f"run{number}", **pin(EXPERIMENTS[name], [HERE])).flat()
             experiment, folder = claim_folder(settle(keys, f"run{number}", str(tmp_path)), exact=True)
             with RunProgress(folder, experiment.rounds, quiet=True) as progress:
-                run_on_ray(link, experiment, folder, progress)
+                process.carry_out(experiment, folder, progress)
             found[name] = model_sha(folder)
     assert found == expected
 

@@ -80,7 +80,7 @@ def _sides(shape: Sequence[int]) -> str:
 
 
 def predict(model: nn.Module, pixels: Tensor) -> Tensor:
-    """What the model says of these inputs; images go in with their channels last."""
+    """What the model says of these inputs; images go in with their channels last, losses are for whole precision."""
     images = pixels.ndim == 4
     outputs: Tensor = model(pixels.contiguous(memory_format=torch.channels_last) if images else pixels)
-    return outputs
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs

@@ -41,7 +41,7 @@ def test_only_this_package_reaches_below(room: str) -> None:
 
 def test_it_would_be_noticed() -> None:
     found = {reach for path in COMPAT.glob("*.py") for reach in reaches(path)}
-    assert {"flwr.superlink.grid", "ray", "http_retry._RETRYABLE_STATUS_CODES", "message.metadata.__dict__"} <= found
+    assert {"flwr.supercore.run", "ray", "http_retry._RETRYABLE_STATUS_CODES", "message.metadata.__dict__"} <= found
 
 
 def test_flowers_error_codes() -> None:

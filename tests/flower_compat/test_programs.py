@@ -16,12 +16,12 @@ from flwr.supercore.cli.flower_superexec import _parse_args as superexec_parser
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink as superlink_parser
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode as supernode_parser
 
+from benchmarks.superlink import command as simulating
 from thistle.deploy import members
 from thistle.deploy.programs import PATIENT, PROMPT, ServerFiles, fork_servers, server_superexec, superlink, supernode
 from thistle.deploy.state import State
 from thistle.engines import flower_programs
 from thistle.engines.flower_programs import Flwr, flower_environment
-from thistle.engines.superlink import command as simulating
 from thistle.flower_compat.ray_environment import PRIVATE_RAY
 from thistle.flower_compat.warm import WARM
 

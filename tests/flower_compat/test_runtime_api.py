@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from flwr.supercore.retry import http_retry
+from flwr.superlink.grid import HttpGrid
 
 from tests.federations import tiny
 from thistle.client.app import app as client_app
 from thistle.engines.inline import InlineGrid
-from thistle.flower_compat.runtime_api import HttpGrid, RunNotRunningException, is_deployed, sit_out_errors
+from thistle.flower_compat.runtime_api import HTTP_GRID, RunNotRunningException, is_deployed, sit_out_errors
 
 
 @contextmanager
@@ -44,6 +45,7 @@ def superlink(*answers: int) -> Iterator[tuple[HttpGrid, list[str]]]:
 
 
 def test_flowers_grid_is_known_for_what_it_is(tmp_path: Path) -> None:
+    assert HttpGrid.__module__ == HTTP_GRID
     assert is_deployed(HttpGrid(token="x"))
     assert not is_deployed(InlineGrid(client_app, tiny(tmp_path), 1))
 

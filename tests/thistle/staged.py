@@ -6,12 +6,22 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from thistle.engines.ray import run_on_ray
-from thistle.engines.staging import stage_app
-from thistle.engines.superlink import APP, PrivateSuperLink
+from thistle.engines.ray import RayProcess
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.terminal.progress import RunProgress
+
+
+class Staged(RayProcess):
+    """With a module more in the app, whose ClientApp the workers run."""
+
+    client = "thistle.client.staged"
+    source = ""
+
+    def stage(self) -> Path:
+        app = super().stage()
+        (app / "thistle" / "client" / "staged.py").write_text(self.source)
+        return app
 
 
 def run_staged(
@@ -23,13 +33,10 @@ def run_staged(
     """
     folder = RunFolder(Path(experiment.run.out) / experiment.run.name)
     folder.create()
-    with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
-        link.app = stage_app(link.home / APP)
-        (link.app / "thistle" / "client" / "staged.py").write_text(source)
-        project = link.app / "pyproject.toml"
-        project.write_text(project.read_text().replace("thistle.client.app:app", "thistle.client.staged:app"))
-        link.wait_until_ready()
+    process = Staged(experiment.runtime)
+    process.source = source
+    with process, RunProgress(folder, experiment.rounds, quiet=True) as progress:
         if trouble:
-            threading.Thread(target=trouble, args=(folder, link.session), daemon=True).start()
-        run_on_ray(link, experiment, folder, progress)
+            threading.Thread(target=trouble, args=(folder, process.session), daemon=True).start()
+        process.carry_out(experiment, folder, progress)
     return folder

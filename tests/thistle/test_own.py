@@ -14,9 +14,8 @@ from flwr.common.config import get_fused_config_from_dir
 from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
 from thistle.commands.evaluate import measure
-from thistle.engines.ray import run_on_ray
+from thistle.engines.ray import RayProcess
 from thistle.engines.staging import stage_app, stage_code
-from thistle.engines.superlink import PrivateSuperLink
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.plugins import is_own, load_own, make_own, parse_own, pin
@@ -178,9 +177,8 @@ def test_own_code_travels_with_the_app(here: Path, strategy: dict[str, Any]) -> 
     file.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()))
     (here / "mine.py").rename(file.with_name("mine.py"))
     experiment, folder = claim_folder(make_experiment(str(file), []), exact=True)
-    with PrivateSuperLink() as link, RunProgress(folder, experiment.rounds, quiet=True) as progress:
-        link.wait_until_ready()
-        run_on_ray(link, experiment, folder, progress)
+    with RayProcess(experiment.runtime) as process, RunProgress(folder, experiment.rounds, quiet=True) as progress:
+        process.carry_out(experiment, folder, progress)
     assert model_sha(folder) == model_sha(inline)
     assert (folder.code / "mine.py").read_text() == EXAMPLES
 

@@ -17,7 +17,7 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from thistle.engines.superlink import PrivateSuperLink
+from benchmarks.superlink import PrivateSuperLink
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "flower-quickstart"

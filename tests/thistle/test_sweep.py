@@ -1,4 +1,4 @@
-"""`thistle sweep` with real processes: killed and continued, broken cells, Ctrl-C, one SuperLink for all."""
+"""`thistle sweep` with real processes: killed and continued, broken cells, Ctrl-C, one Ray for all."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.federations import TINY, tiny
 from tests.thistle.test_cli import start, thistle
 from tests.thistle.test_ray import assert_clean
 from thistle.engines.flower_programs import EngineError
+from thistle.engines.process import RunProcess
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.report.sweeps import read_sweep as report_sweep
-from thistle.sweeps.worker import Worker
 from thistle.terminal.progress import RunProgress
 
 pytestmark = pytest.mark.timeout(900)
@@ -75,7 +75,7 @@ def our_workers(process: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in process.children(recursive=True):
         with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it may end while we look
-            found += [child] if "thistle.sweeps.worker" in " ".join(child.cmdline()) else []
+            found += [child] if "thistle.engines.process" in " ".join(child.cmdline()) else []
     return found
 
 
@@ -136,7 +136,7 @@ def test_a_worker_tells_a_disk_that_fails_from_a_process_that_died(
     folder.create()
     folder.save_experiment(experiment)
     unreadable.log.mkdir(parents=True)
-    worker = Worker()
+    worker = RunProcess()
     try:
         with pytest.raises(IsADirectoryError):
             worker.carry_out(experiment, folder, RunProgress(unreadable, 4, quiet=True))
@@ -188,12 +188,14 @@ def test_a_file_that_is_wrong_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_one_superlink_serves_all_cells_and_the_models_are_those_of_inline(tmp_path: Path) -> None:
+def test_one_ray_serves_all_cells_and_the_models_are_those_of_inline(tmp_path: Path) -> None:
     before = set(psutil.pids())
     home = write(tmp_path, TWO.replace("[1, 500]", "[1, 2]"))
-    done = thistle("sweep", "grid.toml", "--jobs", "2", cwd=tmp_path)
+    done = thistle("sweep", "grid.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert_clean(before, patience=5)
+    environments = [read_json(path)["hosts"] for path in home.glob("*/environment.json")]
+    assert len(environments) == 2 and len({host["ray-node"] for hosts in environments for host in hosts}) == 1
     inline = thistle("sweep", "grid.toml", "--engine", "inline", "--out", "inline", cwd=tmp_path)
     assert inline.returncode == 0, inline.stderr
     assert (home / "sweep.csv").read_bytes() == (tmp_path / "inline" / "grid" / "sweep.csv").read_bytes()

@@ -15,9 +15,9 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
+from benchmarks.superlink import PrivateSuperLink
 from tests.flower_grid import MemoryGrid
 from tests.thistle.test_quickstart import ROOT, run_to_the_end
-from thistle.engines.superlink import PrivateSuperLink
 
 EXAMPLE = ROOT / "examples" / "tabular"
 SEEDS = (0, 1, 2)

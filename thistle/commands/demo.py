@@ -43,7 +43,7 @@ def demo(
     given = overrides or []
     whole = make_experiment(PRESET, given, "demo", out, workers)
     done: dict[str, tuple[Experiment, Runs]] = {}
-    with engine_for(engine, whole.runtime.ray_address) as runner:
+    with engine_for(engine, whole.runtime) as runner:
         launch.check(whole)
         _, home = claim_folder(whole, exact=False)
         attacks = attacks_of(given)

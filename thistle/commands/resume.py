@@ -46,7 +46,7 @@ def resume(
     flat["runtime.workers"] = workers or experiment.runtime.workers or cores()
     experiment = Experiment.of(flat)
     launch = Launch(engine, quiet)
-    with engine_for(engine, experiment.runtime.ray_address) as runner:
+    with engine_for(engine, experiment.runtime) as runner:
         plan = launch.check(experiment)
         code = launch.carry_out(runner, experiment, folder, plan)
     raise typer.Exit(code)

@@ -8,9 +8,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from thistle.attacks.roles import ROLES, node_keys, node_orders
-from thistle.client.data import OWN
-from thistle.client.terms import NODE_KEYS as CALIBRATED_KEYS
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Value, parse_ids
 
@@ -20,6 +17,9 @@ MOST = 10**9
 
 def node_config(clients: str, data: str, role: str, attack: str, more: list[str]) -> dict[str, Value]:
     """The node's config; UserError for what a node of ours would refuse later."""
+    from thistle.attacks.roles import ROLES, node_orders
+    from thistle.client.data import OWN
+
     config: dict[str, Value] = {"role": role}
     if role not in ROLES:
         raise UserError(f"--role {role}: should be {', '.join(ROLES[:-1])} or {ROLES[-1]}")
@@ -61,9 +61,12 @@ def _settings(more: list[str], role: str) -> dict[str, Value]:
 
 def _allowed(role: str) -> list[str]:
     """What may be set for a node of this role."""
+    from thistle.attacks.roles import node_keys
+    from thistle.client.terms import NODE_KEYS
+
     if role == "malicious":
         return list(node_keys())
-    return list(CALIBRATED_KEYS) if role == "calibrated" else []
+    return list(NODE_KEYS) if role == "calibrated" else []
 
 
 def _value(text: str) -> Value:

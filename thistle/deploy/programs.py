@@ -14,7 +14,6 @@ from thistle.deploy.state import State
 from thistle.engines.flower_programs import flower_environment, free_port, tool
 from thistle.flower_compat.supernode_log import ADMITTED, explain
 from thistle.flower_compat.warm import FORK_SERVER, WARM, is_warm, possible
-from thistle.server.transport.hosts import BINDINGS
 
 LOOPBACK = "127.0.0.1"
 PATIENT = (sys.executable, "-m", "thistle.deploy.patient")
@@ -48,6 +47,8 @@ def superlink(state: State, port: int, files: ServerFiles | None) -> Service:
 
 def server_superexec(state: State, port: int, files: ServerFiles | None, link: Service) -> Service:
     """What starts ServerApps; these learn from it which clients belong to which node."""
+    from thistle.server.transport.hosts import BINDINGS
+
     bound = {BINDINGS: str(state.bindings)} if files is not None else {}
     bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
     service = _superexec("superexec", state, port, None if files is None else files.ca, link, bound)

@@ -1,7 +1,7 @@
-"""Keeps a private SuperLink and cleans up after it, whatever becomes of the command that asked for it.
+"""Keeps a process of Flower's or Ray's and cleans up after it, whatever becomes of the command that asked for it.
 
-A process of its own: it starts the SuperLink, then waits until its standard input closes (the command
-ended, or was killed) or the SuperLink dies. Then every process that carries this session's mark in its
+A process of its own: it starts the other, then waits until its standard input closes (the command
+ended, or was killed) or the other dies. Then every process that carries this session's mark in its
 environment, or shares a Unix session with one that does, is ended, and the session's folder is removed.
 (Flower's and Ray's processes detach from their parents, but inherit the variable; some of Ray's overwrite
 their environment with a title, but stay in the Unix session.)
@@ -19,6 +19,10 @@ import sys
 import psutil
 
 MARK = "THISTLE_SESSION"
+LOG = "log.txt"
+"""In the session's folder: what the process says."""
+MOST = 256
+"""Files that may be open when this process starts."""
 GRACE = 1.0
 """Seconds that processes get to end by themselves."""
 
@@ -60,14 +64,21 @@ def sweep(session: str) -> None:
         psutil.wait_procs(processes, timeout=GRACE if attempt == 0 else 1.0)
 
 
-def keep(session: str, home: str, command: list[str]) -> None:
-    """Run `command` until it dies or our standard input closes; then sweep."""
+def keep(session: str, home: str, command: list[str]) -> int:
+    """Run `command` until it dies or our standard input closes; then sweep. Returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment = {**os.environ, MARK: session}
-    with open(os.path.join(home, "superlink.log"), "wb") as log:
+    with open(os.path.join(home, LOG), "wb") as log:
         child = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            close_fds=False,  # what was passed on to us is meant for it,
         )
+    os.closerange(3, MOST)  # and nobody else: the other end sees when it is gone
     try:
         while child.poll() is None:
             readable, _, _ = select.select([sys.stdin], [], [], 0.2)
@@ -78,11 +89,13 @@ def keep(session: str, home: str, command: list[str]) -> None:
         sweep(session)
         child.wait()
         shutil.rmtree(home, ignore_errors=True)
+    return child.returncode
 
 
 def main() -> None:
     """keeper SESSION HOME COMMAND..."""
-    keep(sys.argv[1], sys.argv[2], sys.argv[3:])
+    code = keep(sys.argv[1], sys.argv[2], sys.argv[3:])
+    sys.exit(128 - code if code < 0 else code)  # as a shell says it
 
 
 if __name__ == "__main__":

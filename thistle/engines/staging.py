@@ -16,10 +16,14 @@ from thistle.experiments.runfolder import write_atomically
 INCLUDED = re.compile(r"^fab-include = \[.*?^\]$", re.MULTILINE | re.DOTALL)
 INSIDE = 'fab-include = ["/thistle/**/*.py"]'
 COMPAT = "flower_compat"
+NAME = "thistle-fl"
+"""Of the app's folder, where Flower packs it."""
 
 
-def stage_app(target: Path) -> Path:
+def stage_app(target: Path, compiled: bool = False) -> Path:
     """The app in `target`: pyproject.toml, and a `thistle` with the rooms inside, as in the wheel, and nothing else.
+
+    `compiled`: with Python's compiled files, for processes of this machine that should not compile it all again.
 
     Not beside it, as in a checkout: Flower imports the two apps in two threads, and one that finds `thistle` half
     imported does not wait until its path is complete.
@@ -27,7 +31,7 @@ def stage_app(target: Path) -> Path:
     package = Path(thistle.__file__).parent
     for folder in (*(APP / room for room in ROOMS), package / COMPAT):
         copy = target / "thistle" / folder.name
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        shutil.copytree(folder, copy, ignore=None if compiled else shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copy(package / "__init__.py", target / "thistle" / "__init__.py")
     project = INCLUDED.sub(INSIDE, (APP / "pyproject.toml").read_text(encoding="utf-8"), count=1)
     for room in ("server", "client"):

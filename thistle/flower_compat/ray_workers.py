@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from queue import Empty
+from queue import Empty, Queue
 from typing import Any
 
 from thistle.protocol.wakeup import REPLIES, REQUESTS
@@ -26,6 +26,8 @@ ENGINE = "flwr.server.superlink.fleet.vce.vce_api"
 BACKEND = "flwr.server.superlink.fleet.vce.backend.raybackend"
 MOST = 10_000
 """Workers that can be served; a thread is started for each that there is."""
+PROMPT = 0.1
+"""Seconds after which the engine's threads look whether the run is over."""
 PASSED_ON = ("THISTLE_CACHE", "OMP_NUM_THREADS")
 """What workers on another machine must know of our environment."""
 
@@ -33,13 +35,21 @@ PASSED_ON = ("THISTLE_CACHE", "OMP_NUM_THREADS")
 def repair() -> None:
     """Put our backend into the simulation engine, if this process is one."""
     engine: Any = sys.modules.get(ENGINE)
-    if engine is None:
+    if engine is None or engine.add_messages_to_queue is _hand_out:
         return
     raybackend: Any = import_module(BACKEND)
     raybackend.RayBackend = _repaired(raybackend)
     engine.ThreadPoolExecutor = partial(ThreadPoolExecutor, max_workers=MOST)
     engine.add_messages_to_queue = _hand_out
     engine.put_message_into_state = _bring_in
+    engine.Queue = PromptQueue
+
+
+class PromptQueue(Queue[Any]):
+    """Whoever waits a second for a message would notice that long after the run's end that it is over."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return super().get(block, None if timeout is None else min(timeout, PROMPT))
 
 
 def ray_node() -> str:
@@ -61,15 +71,12 @@ def _bring_in(state: Any, queue: Any, f_stop: threading.Event) -> None:
     """The workers' replies, as Flower brings them in, but the server is told."""
     while not f_stop.is_set():
         with suppress(Empty):
-            state.store_message_res(queue.get(timeout=1.0))
+            state.store_message_res(queue.get(timeout=PROMPT))
             REPLIES.notify()
 
 
 def _repaired(raybackend: Any) -> Any:
     """Flower's backend and pool, subclassed where they are: Ray is not imported before it is needed."""
-    if raybackend.RayBackend.__module__ == __name__:
-        return raybackend.RayBackend
-
     import ray
     from ray.exceptions import RayActorError
 
@@ -106,8 +113,10 @@ def _repaired(raybackend: Any) -> Any:
             environment = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
             ray.init(runtime_env={"working_dir": str(root), "env_vars": environment}, **arguments)
 
+        actor_type: Any = raybackend.ClientAppActor
+
         def build(self, app_fn: Any) -> None:
-            self.pool = Pool(raybackend.ClientAppActor, self.client_resources, self.actor_kwargs)
+            self.pool = Pool(self.actor_type, self.client_resources, self.actor_kwargs)
             self.pool.add_actors_to_pool(min(self.workers, self.pool.actors_capacity))
             self.app_fn = app_fn
 

@@ -2,25 +2,30 @@
 
 Flower has no public name for the grid of a deployed federation, none for the exception that says a run was stopped
 (a BaseException, raised in whatever thread asks), and no setting for the answers after which its clients ask again.
+
+What brings Flower's web server and database with it is imported where it is used: an inline run needs neither.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
-from flwr.supercore.retry import http_retry
 from flwr.supercore.run import RunNotRunningException
-from flwr.superlink.grid import HttpGrid
 from httpx import HTTPError, codes
 
-__all__ = ["HTTPError", "HttpGrid", "RunNotRunningException", "is_deployed", "sit_out_errors", "when_flower_ends"]
+__all__ = ["HTTPError", "RunNotRunningException", "is_deployed", "sit_out_errors", "when_flower_ends"]
+
+HTTP_GRID = "flwr.superlink.grid.http_grid"
 
 
 def is_deployed(grid: Grid) -> bool:
-    """Whether the nodes behind this grid are real ones."""
-    return isinstance(grid, HttpGrid)
+    """Whether the nodes behind this grid are real ones: where there is such a grid, its module has been imported."""
+    module: Any = sys.modules.get(HTTP_GRID)
+    return module is not None and isinstance(grid, module.HttpGrid)
 
 
 def sit_out_errors() -> None:
@@ -28,6 +33,8 @@ def sit_out_errors() -> None:
 
     Flower's clients take it for final: the run, or its heartbeat, would be over.
     """
+    from flwr.supercore.retry import http_retry
+
     http_retry._RETRYABLE_STATUS_CODES |= {codes.INTERNAL_SERVER_ERROR}
 
 

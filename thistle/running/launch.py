@@ -10,12 +10,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from thistle.engines.flower_programs import EngineError
-from thistle.engines.superlink import PrivateSuperLink, check_address
 from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.extras import require
 from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
+from thistle.experiments.settings import Runtime
 from thistle.results import shown
 from thistle.results.detected import detected
 from thistle.running.prepare import claim_folder, cores
@@ -38,23 +38,18 @@ class Engine(StrEnum):
 
 
 @contextmanager
-def engine_for(engine: Engine, ray_address: str = "") -> Iterator[Runner]:
-    """What runs experiments, for as long as the block lasts. A SuperLink warms up while we still check."""
+def engine_for(engine: Engine, runtime: Runtime) -> Iterator[Runner]:
+    """What runs experiments, for as long as the block lasts. Ray and its workers warm up while we still check."""
     if engine is Engine.INLINE:
         yield _run_inline
         return
     require("ray", "psutil")
-    if ray_address:
-        check_address(ray_address)
-    with PrivateSuperLink(ray_address) as link:
+    from thistle.engines.ray import RayProcess, check_address
 
-        def run(experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
-            from thistle.engines.ray import run_on_ray
-
-            link.wait_until_ready()
-            run_on_ray(link, experiment, folder, progress)
-
-        yield run
+    if runtime.ray_address:
+        check_address(runtime.ray_address)
+    with RayProcess(runtime) as process:
+        yield process.carry_out
 
 
 @dataclass(frozen=True)
@@ -71,9 +66,9 @@ class Launch:
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.running.forecast import plan
-        from thistle.tasks.training import pick_device
+        from thistle.tasks.training import check_precision, pick_device
 
-        pick_device(experiment.runtime.device)
+        check_precision(experiment.client.precision, pick_device(experiment.runtime.device))
         task = check_data(experiment, self.quiet)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
@@ -87,7 +82,7 @@ class Launch:
     @contextmanager
     def new_run(self, experiment: Experiment, exact: bool) -> Iterator[Job]:
         """A checked run in a folder of its own, to be carried out while its engine is there."""
-        with engine_for(self.engine, experiment.runtime.ray_address) as runner:
+        with engine_for(self.engine, experiment.runtime) as runner:
             plan = self.check(experiment)
             yield runner, *claim_folder(experiment, exact), plan
 

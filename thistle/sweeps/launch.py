@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.locks import holding
 from thistle.experiments.runfolder import write_json
+from thistle.experiments.settings import Runtime
 from thistle.running.launch import Engine, Launch, engine_for
 from thistle.running.prepare import cores
 from thistle.sweeps.cells import Cell, distinct
@@ -56,7 +57,7 @@ class SweepLaunch:
             if not todo:
                 return []
             shared = [with_workers(cell, self.engine, jobs) for cell in todo]
-            with carriers(self.engine, jobs, todo[0].experiment.runtime.ray_address) as carries:
+            with carriers(self.engine, jobs, shared[0].experiment.runtime) as carries:
                 try:
                     return Scheduler(shared, len(cells), carries, self.quiet).run()
                 except KeyboardInterrupt:
@@ -104,20 +105,20 @@ def with_workers(cell: Cell, engine: Engine, jobs: int) -> Cell:
 
 
 @contextmanager
-def carriers(engine: Engine, jobs: int, ray_address: str) -> Iterator[list[Carry]]:
-    """One for each job: Ray's share a SuperLink, inline ones have a process each."""
+def carriers(engine: Engine, jobs: int, runtime: Runtime) -> Iterator[list[Carry]]:
+    """A process for each job; with Ray, each has a Ray of its own."""
     if engine is Engine.RAY:
-        with engine_for(engine, ray_address) as runner:
-            yield [runner] * jobs
+        with ExitStack() as stack:
+            yield [stack.enter_context(engine_for(engine, runtime)) for _ in range(jobs)]
         return
-    from thistle.sweeps.worker import Worker
+    from thistle.engines.process import RunProcess
 
-    workers = [Worker() for _ in range(jobs)]
+    processes = [RunProcess() for _ in range(jobs)]
     try:
-        yield [worker.carry_out for worker in workers]
+        yield [process.carry_out for process in processes]
     finally:
-        for worker in workers:
-            worker.end()
+        for process in processes:
+            process.end()
 
 
 def write_results(plan: Sweep, cells: Sequence[Cell], home: Path, outcomes: Sequence[Outcome]) -> Ended:

@@ -41,7 +41,6 @@ class Search:
         self.cells = Cells(self.question, self.home)
         first = self.cells.cell(NOBODY, 0.0, 0).experiment
         self.whole = Plan(first.rounds, pause(first.rounds, first.evaluate.every), self.question.seeds)
-        self.address = first.runtime.ray_address
 
     def prepare(self) -> tuple[list[Candidate], list[LeftOut]]:
         """What can be tried and what cannot; raises UserError where nothing can, for want of data for example."""
@@ -72,7 +71,8 @@ class Search:
         with holding(self.home, "this stress is still going on"):
             check_home(self.question, self.home)
             try:
-                with carriers(self.engine, self.jobs, self.address) as self._carries:
+                runtime = with_workers(self.cells.cell(NOBODY, 0.0, 0), self.engine, self.jobs).experiment.runtime
+                with carriers(self.engine, self.jobs, runtime) as self._carries:
                     return self._climb(possible, left_out)
             except KeyboardInterrupt:
                 if not self.quiet:

@@ -15,9 +15,8 @@ from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown, wait_for_verdict
 from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
+from thistle.engines import staging
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
-from thistle.engines.staging import stage_app, stage_code
-from thistle.engines.superlink import APP
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
@@ -109,8 +108,8 @@ def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
 def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     config = scratch / "run.toml"
     config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
-    app = stage_app(scratch / APP)
-    stage_code(app, experiment)
+    app = staging.stage_app(scratch / staging.NAME)
+    staging.stage_code(app, experiment)
     mirror = RunFolder(scratch / experiment.run.name)
     mirror.path.mkdir()
     if not quiet:

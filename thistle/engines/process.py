@@ -1,13 +1,12 @@
-"""A process that carries out inline cells one after the other: torch and Flower are imported once, not once a cell.
+"""A process that carries out runs one after the other: torch, Flower and Ray are started once, not once a run.
 
-A process of its own, so that a cell that takes its process down takes nobody else down; it ends itself when the
+A process of its own, so that a run that takes its process down takes nobody else down; it ends itself when the
 process that started it is gone, however that ended. It is not one of multiprocessing's: those import the program's
 main file again, and a user's script that calls `thistle.sweep` would start a sweep in every worker.
 """
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -15,36 +14,31 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 from thistle.engines.flower_programs import EngineError
-from thistle.experiments.errors import RunFailed, UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
-from thistle.protocol.text import last_line
 from thistle.terminal.progress import RunProgress
 
-LOOK = 0.1
+LOOK = 0.05
 """Seconds between two looks at the run folder."""
 GRACE = 10.0
 """Seconds that a process has to end after it hung up."""
-START = "import sys; sys.path[:] = sys.argv[2:]; from thistle.sweeps.worker import work; work(int(sys.argv[1]))"
-"""What the process runs: it imports from where this one does."""
+START = "import sys; sys.path[:] = sys.argv[2:]; from thistle.engines.process import inline; inline(int(sys.argv[1]))"
+"""What an inline process runs: it imports from where this one does."""
 
 
-class Worker:
-    """The process, seen from the command; started with its first cell, and again after one that killed it."""
+class RunProcess:
+    """The process, seen from the command; started with its first run, and again after one that killed it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Any = None
 
     def carry_out(self, experiment: Experiment, folder: RunFolder, progress: RunProgress) -> None:
-        """Returns when the cell, whose folder is prepared, has finished; what interrupts that ends the process."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            process = self._start()
+        """Returns when the run, whose folder is prepared, has finished; what interrupts that ends the process."""
+        process = self.start()
         try:
             self._line.send(experiment.flat())
             while not self._line.poll(LOOK):
@@ -62,53 +56,49 @@ class Worker:
         if problem:
             raise EngineError(problem)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
+        """The process, a new one if need be."""
+        if self._process is None or self._process.poll() is not None:
+            self.end()
+            self._line, theirs = multiprocessing.Pipe()
+            self._process = self.launch(theirs.fileno())
+            theirs.close()
+        return self._process
+
+    def launch(self, descriptor: int) -> subprocess.Popen[bytes]:
         """Whatever libraries print there would tear the display; the run folder's log has what matters."""
-        self.end()
-        self._line, theirs = multiprocessing.Pipe()
         places = [place for place in sys.path if isinstance(place, str)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", START, str(theirs.fileno()), *places],
+        return subprocess.Popen(
+            [sys.executable, "-c", START, f"{descriptor}", *places],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[descriptor],
         )
-        theirs.close()
-        return self._process
 
     def end(self) -> None:
         """At once: every round has its checkpoint."""
         if self._process is not None:
-            self._process.kill()
+            self.stop(self._process)
             self._process.wait()
             if self._process.stdin:
                 self._process.stdin.close()
             self._line.close()
             self._process = None
 
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
 
-def work(descriptor: int) -> None:
-    """Receive experiments, answer each with what went wrong: nothing, where it finished."""
-    line = Connection(descriptor)
+
+def inline(descriptor: int) -> None:
+    """In the process: inline runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
     from thistle.engines.inline import run_inline
+    from thistle.server.serving import serve
 
-    while True:
-        try:
-            keys = line.recv()
-        except EOFError:
-            return
-        gc.collect()  # the last run's leavings should go
-        try:
-            run_inline(Experiment.of(keys))
-            line.send("")
-        except (UserError, RunFailed) as error:
-            line.send(str(error))
-        except Exception as error:
-            line.send(last_line(f"{type(error).__name__}: {error}"))
+    serve(descriptor, run_inline)
 
 
 def _follow_parent() -> None:

@@ -1,4 +1,4 @@
-"""A private SuperLink in simulation mode: its own home, port, Ray and processes; nothing outlives it."""
+"""A private SuperLink in simulation mode, for apps under `flwr run`: its own home, port, Ray and processes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import http
 import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from uuid import uuid4
 
 import tomli_w
 
+from thistle.engines import keeper
 from thistle.engines.flower_programs import EngineError, Flwr, flower_environment, free_port, tool, write_connection
 from thistle.engines.staging import stage_app, stage_code
-from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import nest
 from thistle.flower_compat.ray_environment import PRIVATE_RAY
 from thistle.protocol.text import last_line
-from thistle.terminal.addresses import parse_address
 
 APP = "thistle-fl"
-KEEPER = Path(__file__).with_name("keeper.py")
 START = 60.0
 """Seconds within which a SuperLink must answer."""
 
@@ -35,23 +31,20 @@ START = 60.0
 class PrivateSuperLink:
     """Started on entry, gone on exit; several runs may share one."""
 
-    def __init__(self, ray_address: str = "") -> None:
-        """`ray_address`: of a Ray cluster to use instead of a Ray of its own."""
-        self.ray_address = ray_address
+    def __init__(self) -> None:
         self.session = uuid4().hex
         self.home = Path(tempfile.mkdtemp(prefix="thistle-"))
         self.app: Path | None = None
         """The Flower app that is submitted: a staged copy of ours, unless there is another."""
-        self._staging = threading.Lock()
 
     def __enter__(self) -> PrivateSuperLink:
         self.port = free_port()
         address = f"127.0.0.1:{self.port}"
         write_connection(self.home, address)
-        self.environment = _environment(self.home, self.ray_address)
+        self.environment = _environment(self.home)
         self.flwr = Flwr(self.environment)
         self.keeper = subprocess.Popen(
-            [sys.executable, str(KEEPER), self.session, str(self.home), *command(self.port)],
+            [sys.executable, keeper.__file__, self.session, str(self.home), *command(self.port)],
             env=self.environment,
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -60,15 +53,13 @@ class PrivateSuperLink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from thistle.engines.keeper import sweep  # which needs psutil
-
         if self.keeper.stdin:
             self.keeper.stdin.close()
         try:
             self.keeper.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.keeper.kill()
-        sweep(self.session)
+        keeper.sweep(self.session)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def wait_until_ready(self) -> None:
@@ -96,22 +87,19 @@ class PrivateSuperLink:
 
     def last_words(self) -> str:
         """The last line of the SuperLink's log."""
-        log = self.home / "superlink.log"
+        log = self.home / keeper.LOG
         return last_line(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else "no log"
 
-    def submit(self, experiment: Experiment, gpus: float) -> str:
+    def submit(self, experiment: Experiment) -> str:
         """Hand the experiment to Flower; returns Flower's run id."""
-        with self._staging:  # several runs may be submitted at once
-            if self.app is None:
-                self.app = stage_app(self.home / APP)
-            stage_code(self.app, experiment)
+        self.app = self.app or stage_app(self.home / APP)
+        stage_code(self.app, experiment)
         config = self.home / f"run-{uuid4().hex}.toml"
         config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
         workers = experiment.runtime.workers
         federation = (
             f"num-supernodes={workers} client-resources-num-cpus=1 init-args-num-cpus={workers} "
-            f"client-resources-num-gpus={gpus / workers:.6f} init-args-logging-level='ERROR' "
-            "init-args-log-to-driver=false"
+            "init-args-logging-level='ERROR' init-args-log-to-driver=false"
         )
         return self.run_app(self.app, config, federation)
 
@@ -129,23 +117,14 @@ def command(port: int) -> list[str]:
     return [tool("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", f"{port}"]
 
 
-def check_address(address: str) -> None:
-    """Whether a Ray cluster could be there; Ray itself would try for a minute, and say it at length."""
-    where = parse_address("runtime.ray-address =", address, "as `ray start --head` shows it")
-    try:
-        socket.create_connection(where, timeout=5).close()
-    except OSError as error:
-        raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
-
-
-def _environment(home: Path, ray_address: str) -> dict[str, str]:
-    """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
-    ray = {"RAY_ADDRESS": ray_address} if ray_address else PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
+def _environment(home: Path) -> dict[str, str]:
+    """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     return {
         **flower_environment(home),
         "PYTHONPATH": modules,  # workers import the staged app, not what is installed
         "RAY_USAGE_STATS_ENABLED": "0",
         "MALLOC_ARENA_MAX": "1",  # a thread with an arena of its own keeps 64 MB at most (thistle.tasks.freed_memory)
-        **ray,
+        **PRIVATE_RAY,
+        "RAY_TMPDIR": str(home),
     }
