@@ -4,7 +4,7 @@ experiment.toml     every key, resolved        metrics.jsonl    one line a round
 environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
-code/               the user's own modules
+code/               the user's own modules    audit.jsonl, replies/   evidence, where it is wanted
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class RunFolder:
     @property
     def code(self) -> Path:
         return self.path / "code"
+
+    @property
+    def replies(self) -> Path:
+        return self.path / "replies"
 
     def create(self, again: bool = False) -> None:
         """Make the folder, or say in one line why it cannot be made; a begun run is only continued."""

@@ -64,6 +64,16 @@ class Run(Section):
     """Continue the run of that name; `thistle resume` sets it."""
     until: Natural = 0
     """Pause after this round: `thistle resume` goes on from there to the end, with the same result; 0: never."""
+    audit: Literal["auto", "on", "off"] = "auto"
+    """Whether the run is written into a signed [audit log](security.md#audit-log); `auto`: deployed runs are, and
+    simulations that keep replies."""
+    keep_replies: bool = False
+    """Keep every reply as it came, so that `thistle audit verify` can compute each round's model again: as large as
+    the model, per reply."""
+
+    def is_audited(self, deployed: bool) -> bool:
+        """Whether there is an audit log."""
+        return self.audit == "on" or (self.audit == "auto" and (deployed or self.keep_replies))
 
 
 class Task(Section):

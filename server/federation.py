@@ -32,6 +32,7 @@ from thistle.server.evaluation import Evaluation
 from thistle.server.guard.casting import cast_aggregate
 from thistle.server.guard.clipping import Clipping
 from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.recording.audit import Audit
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
@@ -86,6 +87,8 @@ class Federation:
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
         self.memories = None if deployed else Memories(experiment)
+        self.audit = Audit(experiment, folder, deployed)
+        self.audit.listen(self.grid)
         self._failure_shown = False
         self._lost = 0
         """Rounds in a row in which nothing was learnt."""
@@ -97,12 +100,13 @@ class Federation:
         done = self._restore()
         recorder = Recorder(self.folder, done)
         self._greet()
+        self.audit.started(done, self.arrays)
         try:
             for number in range(done + 1, self._last + 1):
                 if why_ended(self.experiment, recorder.rounds):
                     break
                 line, verdicts = self._round(number)
-                recorder.record(line, verdicts)
+                self.audit.round(*recorder.record(line, verdicts), self.arrays)
                 if self.deployed:
                     announce("round", line=recorder.rounds[-1])
                 self._look_back(recorder, verdicts)
@@ -150,7 +154,7 @@ class Federation:
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
             logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
         write_json(self.folder.environment, environment(hosts))
-        self.grid.on_reply = self._show_first_failure
+        self.grid.on_reply.append(self._show_first_failure)
         self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
@@ -307,6 +311,7 @@ class Federation:
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
+        self.audit.finished(self.arrays)
         self.folder.set_status("finished")
         if self.deployed:
             announce("finished", summary=read_json(self.folder.summary))

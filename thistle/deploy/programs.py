@@ -11,6 +11,7 @@ from thistle.deploy.health import grpc_serving
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.engines.flower_programs import flower_environment, free_port, tool
+from thistle.experiments.chain import PLACE
 from thistle.flower_compat.supernode_log import ADMITTED, explain
 from thistle.server.transport.hosts import BINDINGS
 
@@ -45,7 +46,7 @@ def superlink(state: State, port: int, files: ServerFiles | None) -> Service:
 
 def server_superexec(state: State, port: int, files: ServerFiles | None, link: Service) -> Service:
     """What starts ServerApps; these learn from it which clients belong to which node."""
-    bound = {BINDINGS: str(state.bindings)} if files is not None else {}
+    bound = {PLACE: str(state.path), **({BINDINGS: str(state.bindings)} if files is not None else {})}
     bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
     service = _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
     service.command[:1] = [*PATIENT, "flower-superexec"]
