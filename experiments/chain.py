@@ -43,16 +43,16 @@ class Head:
     """Where the log ends."""
 
     lines: int = 0
-    bytes: int = 0
+    size: int = 0
     sha256: str = NOTHING
 
     def after(self, line: bytes) -> Head:
-        return Head(self.lines + 1, self.bytes + len(line), hashlib.sha256(line).hexdigest())
+        return Head(self.lines + 1, self.size + len(line), hashlib.sha256(line).hexdigest())
 
     @property
     def signed(self) -> bytes:
         """What the signature is of."""
-        return f"{self.lines} {self.bytes} {self.sha256}".encode()
+        return f"{self.lines} {self.size} {self.sha256}".encode()
 
 
 @dataclass(frozen=True)
@@ -104,19 +104,19 @@ class Chain:
     def _catch_up(self) -> Head:
         """The head, moved over whole lines that are behind it; half of one is cut off."""
         head, size = self._read_head(), self.log.stat().st_size if self.log.is_file() else 0
-        if size < head.bytes:
-            raise self._broken(f"it has {size} bytes, and had {head.bytes}")
-        if size == head.bytes:
+        if size < head.size:
+            raise self._broken(f"it has {size} bytes, and had {head.size}")
+        if size == head.size:
             return head
         with self.log.open("rb") as file:
-            file.seek(head.bytes)
+            file.seek(head.size)
             *whole, torn = file.read().split(b"\n")
         for line in whole:
             if not self._is_next(line, head):
                 raise self._broken(f"line {head.lines + 1} is not the server's")
             head = head.after(line + b"\n")
         if torn:
-            os.truncate(self.log, head.bytes)
+            os.truncate(self.log, head.size)
             head = self._write(head, "mended", {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()})
         return head
 
@@ -126,7 +126,7 @@ class Chain:
                 raise self._broken(f"{self.head.name} is gone")
             self._write_head(Head())
         said = read_json(self.head)
-        return Head(said["lines"], said["bytes"], said["sha256"])
+        return Head(said["lines"], said["size"], said["sha256"])
 
     def _write_head(self, head: Head) -> None:
         write_json(self.head, {**vars(head), "sig": self.key.sign(head.signed).hex()})
@@ -157,7 +157,7 @@ class Chain:
                 os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
-                os.truncate(self.log, head.bytes)
+                os.truncate(self.log, head.size)
             raise
         head = head.after(line)
         self._write_head(head)

@@ -54,7 +54,7 @@ class Reader:
         try:
             head = json.loads((self.folder / "audit.head").read_bytes())
             count, last = head["lines"], head["sha256"]
-            self.key.verify(bytes.fromhex(head["sig"]), f"{count} {head['bytes']} {last}".encode())
+            self.key.verify(bytes.fromhex(head["sig"]), f"{count} {head['size']} {last}".encode())
         except (OSError, ValueError, KeyError, TypeError, InvalidSignature):
             self.problems.append("audit.head: is missing, or not what the server signed: lines may be missing")
         else:
@@ -70,6 +70,7 @@ class Reader:
 
     def follow_runs(self) -> None:
         """Rounds come in order; whoever goes on, goes on from the model that the log says."""
+        submitted: dict[str, str] = {}
         for number, line in enumerate(self.lines, 1):
             event, name = line["event"], line.get("run", "")
             run = self.runs.get(name)
@@ -79,7 +80,10 @@ class Reader:
                 run.rounds = {at: said for at, said in run.rounds.items() if at <= after}
                 if line["model_sha256"] != run.rounds.get(after, run.start)["model_sha256"]:
                     self.problems.append(f"line {number}: {name} does not go on from the model of round {after}")
-                self.notes += [f"{name}: {lost} rounds after round {after} were tried again"] if lost else []
+                if lost:
+                    self.notes.append(f"{name}: {count(lost)} after round {after} had to be tried again")
+                if line["deployed"] and submitted.pop(name, "") != line["experiment_sha256"]:
+                    self.notes.append(f"line {number}: {name} was not submitted by thistle deploy submit or resume")
                 run.start, self.runs[name] = line, run
             elif event == "round" and (run is None or line["round"] != len(run.rounds) + 1):
                 self.problems.append(f"line {number}: there is no round before round {line['round']} of {name}")
@@ -87,6 +91,8 @@ class Reader:
                 run.rounds[line["round"]] = line
             elif run is not None and event == "finished":
                 run.end = line
+            elif event == "submitted":
+                submitted[name] = line["experiment_sha256"]
             elif event == "mended":
                 self.notes.append(
                     f"line {number}: a crash had left {line['bytes']} bytes of a line, which were cut off"
@@ -119,6 +125,10 @@ def file_problems(run: Run, folder: Path) -> Iterator[str]:
         yield "model.safetensors: is not the model that the run ended with"
     if run.end and _hash_of(json.loads((folder / "summary.json").read_bytes())) != run.end["summary_sha256"]:
         yield "summary.json: is not as it was"
+
+
+def count(rounds: int) -> str:
+    return f"{rounds} round{'s' * (rounds != 1)}"
 
 
 def line_hash(raw: bytes) -> str:

@@ -59,9 +59,9 @@ def verify(
     for problem in reader.problems:
         complain(problem)
     if reader.problems:
-        complain(f"{folder / LOG}: NOT as the server wrote it: {len(reader.problems)} problems")
+        complain(f"{folder / LOG}: NOT as the server wrote it")
         raise typer.Exit(1)
-    _tell(f"{len(reader.whole)} lines, each signed and in its place; {len(reader.runs)} runs")
+    _tell(f"{len(reader.whole)} lines, each signed and in its place; runs: {len(reader.runs)}")
     print_key = hashlib.sha256(reader.key.public_bytes_raw()).hexdigest()
     _tell(f"key: {print_key}" + ("" if key else "  (the one beside the log: compare it with the one you noted)"))
     if reader.whole:
@@ -70,7 +70,7 @@ def verify(
 
 def _check_run(reader: Reader, name: str, run: Run, replay: bool) -> None:
     """Its files, and its models where that can be."""
-    from thistle.audit.reader import file_problems
+    from thistle.audit.reader import count, file_problems
 
     folder = reader.folder_of(name)
     if folder is None:
@@ -87,10 +87,10 @@ def _check_run(reader: Reader, name: str, run: Run, replay: bool) -> None:
 
         again = list(Replay(run, folder).problems())
         reader.problems += [f"{name}: {problem}" for problem in again]
-        _tell(f"{name}: {len(run.rounds)} rounds" + ("" if again else ", each model computed again from the replies"))
+        _tell(f"{name}: {count(len(run.rounds))}" + ("" if again else ", each model computed again from the replies"))
     else:
         why = "" if kept else "; its replies were not kept, so its models could not be computed again"
-        _tell(f"{name}: {len(run.rounds)} rounds, as logged{why}")
+        _tell(f"{name}: {count(len(run.rounds))}, as logged{why}")
 
 
 def _public_key(path: Path) -> Ed25519PublicKey:
