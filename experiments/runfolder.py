@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -83,6 +84,14 @@ class RunFolder:
     @property
     def code(self) -> Path:
         return self.path / "code"
+
+    def secret(self) -> int:
+        """What a deployed run draws its noise from: its own, and nobody else's to read."""
+        path = self.path / "noise.key"
+        if not path.is_file():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(f"{secrets.randbits(128)}\n")
+        return int(path.read_text(encoding="ascii"))
 
     @property
     def replies(self) -> Path:

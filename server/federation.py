@@ -37,12 +37,13 @@ from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, sav
 from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
 from thistle.server.recording.recorder import Recorder
-from thistle.server.stopping import is_lost, why_ended, why_lost
+from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
 from thistle.server.transport.memories import Memories
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
+from thistle.strategies.accounting import local as local_privacy
 from thistle.strategies.build import make_strategy
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
@@ -72,7 +73,7 @@ class Federation:
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
-        self.strategy = make_strategy(experiment, task, self.layout)
+        self.strategy = make_strategy(experiment, task, self.layout, folder.secret if deployed else None)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
         cap, clip = experiment.client.max_examples, experiment.client.clip
@@ -180,6 +181,7 @@ class Federation:
             "lr": rate,
             "bytes_down": _array_bytes(messages),
             "bytes_up": inspection.num_bytes,
+            **local_privacy(client, number),
         }
         parts: dict[int, float] = {}
         if self.clipping:
@@ -194,7 +196,7 @@ class Federation:
         line["detection"] = None if self.truth is None else self.truth.score(number, verdicts, behaving).counts()
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
-        if self.evaluation.is_due(number):
+        if self.evaluation.is_due(number) or is_spent(self.experiment.stop, line):
             line |= self.evaluation.measure(self.arrays, self.memories.notes() if self.memories else None)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts

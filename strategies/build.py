@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from thistle.experiments.plugins import is_own, load_own, make_own, wrong_result
 from thistle.experiments.settings import dashed
 from thistle.protocol.layout import Layout
 from thistle.strategies import registry
+from thistle.strategies.accounting import check_local
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import STRATEGIES, Named, settings_of, with_settings
@@ -84,6 +85,7 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
         flat["client.clip"] = AUTO_CLIP if deployed and named.is_mean() else "off"
     resolved = Experiment.of(flat)
     named.check(resolved)
+    check_local(named, resolved)
     return resolved
 
 
@@ -92,13 +94,17 @@ def needs_server_data(experiment: Experiment) -> bool:
     return is_own(experiment.strategy.name) or bool(chosen(experiment).server_data_for())
 
 
-def make_strategy(experiment: Experiment, task: Task, layout: Layout) -> Pipeline | Adapter:
-    """The strategy that a resolved experiment names."""
+def make_strategy(
+    experiment: Experiment, task: Task, layout: Layout, secret: Callable[[], int] | None = None
+) -> Pipeline | Adapter:
+    """The strategy that a resolved experiment names. `secret`: what noise is drawn from in a deployment."""
     named = chosen(experiment)
     if isinstance(named, FromFlower):
         return Adapter(named.make(experiment), layout, named.needs_losses)
     assert isinstance(named, Pipeline)
     context = _context(named, experiment, task)
+    if hasattr(named, "secret"):
+        context |= {"expected": experiment.client.per_round, "secret": secret and secret()}
     if isinstance(named, Own):
         made = _own(experiment, layout)
         if isinstance(made, Strategy):

@@ -44,7 +44,9 @@ class Replay:
         self.task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
         network = build_model(experiment.network, self.task.shape, self.task.classes, experiment.seed)
         self.layout, self.arrays = Layout.of(network), to_record(network.state_dict())
-        self.strategy = make_strategy(experiment, self.task, self.layout)
+        key = folder / "noise.key"  # of a private run on real nodes: its noise and its sampling
+        secret = (lambda: int(key.read_text())) if key.is_file() else None
+        self.strategy = make_strategy(experiment, self.task, self.layout, secret)
         self.blocks, clip = self.strategy.takes_updates, experiment.client.clip
         self.clipping = None if isinstance(clip, str) else Clipping(clip, self.layout, models=not self.blocks)
         self.memories = None if run.start["deployed"] else Memories(experiment)
