@@ -20,7 +20,7 @@ NEXT = ("privacy.next", "privacy.local-next")
 
 def is_spent(stop: Stop, line: dict[str, Any]) -> bool:
     """Whether one more round would take more privacy than there is."""
-    return 0 < stop.epsilon < max(line.get(key, 0.0) for key in NEXT)
+    return 0 < stop.epsilon < max(line.get(key) or 0.0 for key in NEXT)
 
 
 def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ standard deviation in units of the bound S to which each client's update is clip
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.extras import require
-from thistle.experiments.settings import Client
+from thistle.experiments.settings import Client, Value
 from thistle.protocol.training import REPORT_CLASSES
 from thistle.strategies.registry import Named
 
@@ -92,7 +93,7 @@ def check_local(named: Named, experiment: Experiment) -> None:
         return
     if not client.local_bound:
         raise UserError(f"client.local-noise = {client.local_noise:g}: noise needs clipping; set client.local-bound")
-    terms = getattr(named, "terms", dict)()
+    terms: Mapping[str, Value] = getattr(named, "terms", dict)()
     if REPORT_CLASSES in terms or named.needs_losses or getattr(named, "report_losses", False):
         raise UserError(
             f"client.local-noise = {client.local_noise:g}: {experiment.strategy.name} asks clients for numbers that "

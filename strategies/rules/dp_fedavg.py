@@ -78,7 +78,7 @@ class DPFedAvg(Pipeline):
 
     def _sample(self, number: int, grid: Grid) -> list[int]:
         """Of all clients, and not of those that happen to be there: otherwise their chance were higher than stated."""
-        if not self.num_clients:
+        if not self.expected:
             return super()._sample(number, grid)
         available = self._wait_for_nodes(grid)
         self._connected = len(available)
@@ -87,7 +87,7 @@ class DPFedAvg(Pipeline):
             drawn = np.flatnonzero(rng.random(self.num_clients) < self.expected / self.num_clients)
         else:
             drawn = rng.choice(self.num_clients, self.expected, replace=False, shuffle=False)
-        return sorted(np.intersect1d(drawn, available).tolist())
+        return sorted(np.intersect1d(drawn, available.astype(np.int64)).tolist())
 
     def check(self, experiment: Experiment) -> None:
         """Refuse whatever lets one client's data reach the model past clipping and noise."""
@@ -189,7 +189,7 @@ class Account:
 
     @property
     def off(self) -> bool:
-        return not self.strategy.noise or not self.strategy.num_clients
+        return not self.strategy.noise or not self.strategy.expected
 
     def __call__(self, round: Round, progress: Progress) -> Progress:
         rounds = int(round.memory.get(ROUNDS, np.array(0))) + 1
