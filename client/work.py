@@ -18,16 +18,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from thistle.attacks.roles import orders
+from thistle.attacks.roles import SIMULATED, orders
 from thistle.client.data import Share, find_share
 from thistle.client.memory import read_memory, read_state, times, write_memory
+from thistle.client.privacy import noise_rng, privatise, silent
 from thistle.client.terms import local_terms
 from thistle.experiments import settings
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import seed_for, seed_torch, torch_rng
 from thistle.experiments.settings import Value
 from thistle.protocol.factors import to_factors
-from thistle.protocol.layout import CONTROL, Layout, load_record, to_record
+from thistle.protocol.layout import CONTROL, Layout, load_record, to_record, to_state
 from thistle.protocol.records import ARRAYS, CONFIG, DEFENCE, LARGEST_LOSS, MEMORY
 from thistle.protocol.training import TrainReply, TrainRequest
 from thistle.tasks.models import build_model
@@ -73,6 +74,8 @@ class Work:
     """What attackers saw and sent before; None: this client need not remember anything."""
     defence: Mapping[str, np.ndarray] | None = None
     """The strategy's state, where attackers know it."""
+    simulated: bool = False
+    """Not on a real node: whatever is random follows from the seed."""
     again: int = 0
     """Another training of the same client in the same round has another number."""
     started: float = field(default_factory=time.perf_counter)
@@ -95,6 +98,7 @@ class Work:
             attack=orders(client, request.number, local, node_config, times(memory)),
             control=None if control is None else torch.from_numpy(control[CONTROL].numpy()),
             memory=memory,
+            simulated=node_config.get(SIMULATED) is True,
             defence=read_state(cast(ArrayRecord | None, content.get(DEFENCE))),
         )
 
@@ -157,7 +161,10 @@ class Work:
 
     def reply(self, model: nn.Module, numbers: Numbers, learnt: Mapping[str, Tensor] | None = None) -> TrainReply:
         """The client's model, or its update's factors where these were asked for; `learnt`: to be remembered."""
-        state, rank = model.state_dict(), self.request.rank
+        state, rank, client = model.state_dict(), self.request.rank, self.experiment.client
+        if client.local_bound:
+            rng = noise_rng(self.experiment.seed, self.simulated, *self.where)
+            state, numbers = privatise(client, model, to_state(self.arrays), rng), silent(client, numbers)
         arrays = to_record(state) if rank is None else to_factors(state, self.arrays, Layout.of(model), rank)
         memory = None if self.memory is None else write_memory(self.memory, learnt or {})
         return TrainReply(arrays, seconds=time.perf_counter() - self.started, memory=memory, **numbers)

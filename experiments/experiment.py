@@ -131,6 +131,8 @@ def _check_together(experiment: Experiment) -> None:
         raise UserError(
             f"client.min-replies = {client.min_replies}: at most client.per-round = {client.per_round} can reply"
         )
+    if experiment.run.keep_replies and experiment.run.audit == "off":
+        raise UserError('run.keep-replies = true: replies are kept for the audit log; leave out run.audit = "off"')
     for number in (1, experiment.rounds):
         learning_rate(client, number, experiment.rounds)
     attack = experiment.attack

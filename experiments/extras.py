@@ -20,6 +20,7 @@ EXTRAS = {
     "uvicorn": "report",
     "sklearn": "vision",
     "torchvision": "vision",
+    "dp_accounting": "dp",
     "pyautoattack": "autoattack",
     "tensorboard": "tensorboard",
 }

@@ -4,7 +4,7 @@ experiment.toml     every key, resolved        metrics.jsonl    one line a round
 environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
-code/               the user's own modules
+code/               the user's own modules    audit.jsonl, replies/   evidence, where it is wanted
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -83,6 +84,18 @@ class RunFolder:
     @property
     def code(self) -> Path:
         return self.path / "code"
+
+    def secret(self) -> int:
+        """What a deployed run draws its noise from: its own, and nobody else's to read."""
+        path = self.path / "noise.key"
+        if not path.is_file():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(f"{secrets.randbits(128)}\n")
+        return int(path.read_text(encoding="ascii"))
+
+    @property
+    def replies(self) -> Path:
+        return self.path / "replies"
 
     def create(self, again: bool = False) -> None:
         """Make the folder, or say in one line why it cannot be made; a begun run is only continued."""

@@ -64,6 +64,16 @@ class Run(Section):
     """Continue the run of that name; `thistle resume` sets it."""
     until: Natural = 0
     """Pause after this round: `thistle resume` goes on from there to the end, with the same result; 0: never."""
+    audit: Literal["auto", "on", "off"] = "auto"
+    """Whether the run is written into a signed [audit log](security.md#audit-log); `auto`: deployed runs are, and
+    simulations that keep replies."""
+    keep_replies: bool = False
+    """Keep every reply as it came, so that `thistle audit verify` can compute each round's model again: as large as
+    the model, per reply."""
+
+    def is_audited(self, deployed: bool) -> bool:
+        """Whether there is an audit log."""
+        return self.audit == "on" or (self.audit == "auto" and (deployed or self.keep_replies))
 
 
 class Task(Section):
@@ -152,6 +162,13 @@ class Client(Section):
     """An update longer than this many times the usual length is scaled down to that, whatever the strategy, see
     [One long reply](#one-long-reply); `off`: never; `auto`: 1.5 for means when `thistle deploy submit` makes the
     experiment, otherwise off."""
+    local_bound: NonNegative = 0.0
+    """Each client clips its update to this length before it sends it; 0: no clipping."""
+    local_noise: NonNegative = 0.0
+    """Then it adds Gaussian noise of this many times `client.local-bound` to every parameter, and reports neither its
+    loss nor its number of examples, see [Differential privacy](security.md#differential-privacy); 0: none."""
+    local_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """δ, at which the ε of `client.local-noise` is stated."""
     objective: str = "standard"
     """What clients minimise, a name of `thistle list objectives`, see [Adversarial training](#adversarial-training)."""
     calibration: str = "none"
@@ -235,6 +252,9 @@ class Stop(Section):
     """The run ends with the first evaluation that reaches this accuracy; 0: never."""
     patience: Natural = 0
     """The run ends when this many evaluations in a row were no better than the best before them; 0: never."""
+    epsilon: NonNegative = 0.0
+    """The run ends before a round that would take more privacy than this ε, see
+    [Differential privacy](security.md#differential-privacy); 0: never."""
     lost_rounds: Natural = 3
     """The run fails after this many rounds in a row in which the model learnt nothing, see
     [Runs that fail](#runs-that-fail); 0: never."""

@@ -81,7 +81,9 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         check_defence(experiment)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
-        Federation(experiment, task, folder, grid, deployed).run()
+        federation = Federation(experiment, task, folder, grid, deployed)
+        with federation.audit.to_its_end():
+            federation.run()
     except STOPPED as end:
         stopped()
         if isinstance(end, SystemExit | KeyboardInterrupt):

@@ -33,16 +33,18 @@ from thistle.server.evaluation import Evaluation
 from thistle.server.guard.casting import cast_aggregate
 from thistle.server.guard.clipping import Clipping
 from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.recording.audit import Audit
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
 from thistle.server.recording.recorder import Recorder
-from thistle.server.stopping import is_lost, why_ended, why_lost
+from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
 from thistle.server.transport.memories import Memories
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
+from thistle.strategies.accounting import local as local_privacy
 from thistle.strategies.build import make_strategy
 from thistle.tasks.models import build_model
 from thistle.tasks.task import Task
@@ -72,7 +74,8 @@ class Federation:
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
-        self.strategy = make_strategy(experiment, task, self.layout, server_loss(experiment, task))
+        secret = folder.secret if deployed else None
+        self.strategy = make_strategy(experiment, task, self.layout, server_loss(experiment, task), secret)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())
         cap, clip = experiment.client.max_examples, experiment.client.clip
@@ -87,6 +90,8 @@ class Federation:
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
         self.memories = None if deployed else Memories(experiment)
+        self.audit = Audit(experiment, folder, deployed)
+        self.audit.listen(self.grid)
         self._failure_shown = False
         self._lost = 0
         """Rounds in a row in which nothing was learnt."""
@@ -98,12 +103,13 @@ class Federation:
         done = self._restore()
         recorder = Recorder(self.folder, done)
         self._greet()
+        self.audit.started(done, self.arrays)
         try:
             for number in range(done + 1, self._last + 1):
                 if why_ended(self.experiment, recorder.rounds):
                     break
                 line, verdicts = self._round(number)
-                recorder.record(line, verdicts)
+                self.audit.round(*recorder.record(line, verdicts), self.arrays)
                 if self.deployed:
                     announce("round", line=recorder.rounds[-1])
                 self._look_back(recorder, verdicts)
@@ -151,7 +157,7 @@ class Federation:
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
             logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
         write_json(self.folder.environment, environment(hosts))
-        self.grid.on_reply = self._show_first_failure
+        self.grid.on_reply.append(self._show_first_failure)
         self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
@@ -177,6 +183,7 @@ class Federation:
             "lr": rate,
             "bytes_down": _array_bytes(messages),
             "bytes_up": inspection.num_bytes,
+            **local_privacy(client, number),
         }
         parts: dict[int, float] = {}
         if self.clipping:
@@ -191,7 +198,7 @@ class Federation:
         line["detection"] = None if self.truth is None else self.truth.score(number, verdicts, behaving).counts()
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
-        if self.evaluation.is_due(number):
+        if self.evaluation.is_due(number) or is_spent(self.experiment.stop, line):
             line |= self.evaluation.measure(self.arrays, self.memories.notes() if self.memories else None)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
@@ -309,6 +316,7 @@ class Federation:
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
+        self.audit.finished(self.arrays)
         self.folder.set_status("finished")
         if self.deployed:
             announce("finished", summary=read_json(self.folder.summary))

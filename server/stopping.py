@@ -1,4 +1,4 @@
-"""When a run is over: after its last round, or earlier where `stop.accuracy` or `stop.patience` say so.
+"""When a run is over: after its last round, or earlier where `stop.accuracy`, `.patience` or `.epsilon` say so.
 
 Decided by the metrics alone, which a resumed run has as well: it ends where it would have ended. A run that learns
 nothing any more has failed (`stop.lost-rounds`); when it is continued, it tries the rounds that it lost again.
@@ -14,12 +14,22 @@ from thistle.experiments.settings import Stop
 from thistle.protocol.verdict import Verdict
 from thistle.server.guard.casting import NONE, NOT_FINITE
 
+NEXT = ("privacy.next", "privacy.local-next")
+"""ε after one more round."""
+
+
+def is_spent(stop: Stop, line: dict[str, Any]) -> bool:
+    """Whether one more round would take more privacy than there is."""
+    return 0 < stop.epsilon < max(line.get(key) or 0.0 for key in NEXT)
+
 
 def why_ended(experiment: Experiment, rounds: Sequence[dict[str, Any]]) -> str:
-    """`rounds`, `accuracy` or `patience` after these lines of the metrics; empty: the run goes on."""
+    """`rounds`, `accuracy`, `patience` or `epsilon` after these lines of the metrics; empty: the run goes on."""
     if len(rounds) >= experiment.rounds:
         return "rounds"
     stop = experiment.stop
+    if any(is_spent(stop, line) for line in rounds):
+        return "epsilon"
     accuracies = [line["accuracy"] for line in rounds if line.get("accuracy") is not None]
     if stop.accuracy and accuracies and accuracies[-1] >= stop.accuracy:
         return "accuracy"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from thistle.strategies.rules.caf import CAF as CAF
     from thistle.strategies.rules.centered_clipping import CenteredClipping as CenteredClipping
     from thistle.strategies.rules.dnc import DnC as DnC
+    from thistle.strategies.rules.dp_fedavg import DPFedAvg as DPFedAvg
     from thistle.strategies.rules.fedavg import FedAvg as FedAvg
     from thistle.strategies.rules.fedcpa import FedCPA as FedCPA
     from thistle.strategies.rules.fedprox import FedProx as FedProx

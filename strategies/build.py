@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from thistle.experiments.settings import dashed
 from thistle.protocol.layout import Layout
 from thistle.protocol.training import LOSS
 from thistle.strategies import registry
+from thistle.strategies.accounting import check_local
 from thistle.strategies.flower import Adapter
 from thistle.strategies.pipeline import Pipeline, Weighted
 from thistle.strategies.registry import STRATEGIES, Named, settings_of, with_settings
@@ -86,6 +87,7 @@ def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
         flat["client.clip"] = AUTO_CLIP if deployed and named.is_mean() else "off"
     resolved = Experiment.of(flat)
     named.check(resolved)
+    check_local(named, resolved)
     return resolved
 
 
@@ -95,9 +97,16 @@ def needs_server_data(experiment: Experiment) -> bool:
 
 
 def make_strategy(
-    experiment: Experiment, task: Task, layout: Layout, objective: Objective | None = None
+    experiment: Experiment,
+    task: Task,
+    layout: Layout,
+    objective: Objective | None = None,
+    secret: Callable[[], int] | None = None,
 ) -> Pipeline | Adapter:
-    """The strategy that a resolved experiment names; `objective`: what its server learns by, as the clients do."""
+    """The strategy that a resolved experiment names.
+
+    `objective`: what its server learns by, as the clients do. `secret`: what noise is drawn from in a deployment.
+    """
     named = chosen(experiment)
     if isinstance(named, FromFlower):
         return Adapter(named.make(experiment), layout, named.needs_losses, logged=frozenset({LOSS}))
@@ -105,6 +114,8 @@ def make_strategy(
     context = _context(named, experiment, task)
     if named.server_objective == "clients":
         context["objective"] = objective
+    if hasattr(named, "secret"):
+        context |= {"expected": experiment.client.per_round, "secret": secret and secret()}
     if isinstance(named, Own):
         made = _own(experiment, layout)
         if isinstance(made, Strategy):

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from thistle.commands import (
+    audit,
     certs,
     compare,
     demo,
@@ -76,6 +77,7 @@ app.command("list")(listing.list_)
 app.command("demo", cls=Settable)(demo.demo)
 app.command("certs")(certs.certs)
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(audit.app, name="audit")
 
 
 def main() -> None:

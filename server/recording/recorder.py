@@ -15,6 +15,7 @@ from thistle.protocol.verdict import Verdict
 from thistle.server.recording.detection import Detection
 from thistle.server.recording.results import accuracies, backdoor, seconds_of_defence
 
+Line = dict[str, Any]
 LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried", "clipped")
 
@@ -29,12 +30,13 @@ class Recorder:
             _keep(path, after)
         self.rounds = list(read_lines(folder.metrics))
 
-    def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> None:
-        """One round."""
-        clean = _finite(line)
-        _append(self.folder.verdicts, (_finite(verdict.line(line["round"])) for verdict in verdicts))
+    def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> tuple[Line, list[Line]]:
+        """One round; returns what was written: the line of the metrics, and those of the verdicts."""
+        clean, judged = _finite(line), [_finite(verdict.line(line["round"])) for verdict in verdicts]
+        _append(self.folder.verdicts, judged)
         _append(self.folder.metrics, [clean])
         self.rounds.append(clean)
+        return clean, judged
 
     @property
     def lost(self) -> list[dict[str, Any]]:

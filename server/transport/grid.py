@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -52,7 +53,9 @@ class CohortGrid(GridAround):
         """`size`: a client's share of the work; `chunk`: clients a message, 0: all; `limit`: seconds a client has."""
         self.inner, self.hosts, self.size = inner, hosts, size
         self.chunk, self.limit = chunk, limit
-        self.on_reply: Callable[[Reply], None] | None = None
+        self.on_send: list[Callable[[Sequence[Message]], None]] = []
+        """Called with a round's messages before they go out."""
+        self.on_reply: list[Callable[[Reply], None]] = []
         """Called with each client's reply as soon as it is there."""
         self.retried = 0
         """Clients of the last round that were sent again because their host had died."""
@@ -145,7 +148,10 @@ class CohortGrid(GridAround):
         """Each client's message is under way when this returns; the clock runs."""
         deadline = None if timeout is None else time.monotonic() + timeout
         round = Dispatch(self.inner, deadline, self.limit, self._suspects)
-        self._plan(round, list(messages))
+        asked = list(messages)
+        for listener in self.on_send:
+            listener(asked)
+        self._plan(round, asked)
         round.feed(self._free())
         return Pending(self, round)
 
@@ -154,8 +160,8 @@ class CohortGrid(GridAround):
         replies: list[Reply] = []
         while not round.is_over:
             new = round.collect()
-            for reply in new if self.on_reply else ():
-                self.on_reply(reply)  # type: ignore[misc]
+            for reply, listener in product(new, self.on_reply):
+                listener(reply)
             replies += new
             if round.is_late:
                 break

@@ -36,7 +36,9 @@ def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) ->
     state, experiment = tmp_path / "state", write_experiment(tmp_path / "digits.toml", rounds=2)
     assert "no server runs" in thistle("deploy", "submit", str(experiment), state=state).stderr
     with local_federation(tmp_path):
-        done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
+        done = thistle(
+            "deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", "--keep-replies", state=state
+        )
         assert done.returncode == 0, done.stderr
         folder = state / "local" / "runs" / "one"
         assert f"run folder: {folder}" in done.stdout.replace("\n", "")
@@ -49,6 +51,8 @@ def test_a_local_federation_gives_the_model_of_the_inline_run(tmp_path: Path) ->
         assert model_sha(folder) == model_sha(tmp_path / "here" / "one")
         assert on_record(DEPLOYED) in (None, model_sha(folder))
         assert read_json(folder / "truth.json")["malicious"] is None
+        audited = thistle("audit", "verify", str(state / "local"), state=state)
+        assert audited.returncode == 0 and "one: 2 rounds, each model computed again" in audited.stdout, audited.stderr
         again = thistle("deploy", "submit", str(experiment), "--name", "one", state=state)
         assert again.returncode == 2 and "exists" in again.stderr
 

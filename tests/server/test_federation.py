@@ -64,7 +64,7 @@ def host(train: Any) -> ClientApp:
 seen: list[int] = []
 
 
-def taught(experiment: Experiment, task: Task, layout: Layout, objective: Any = None) -> Adapter:
+def taught(experiment: Experiment, task: Task, layout: Layout, *more: object) -> Adapter:
     """The same pipeline as a user's that looks at the messages first."""
     made = make_strategy(experiment, task, layout)
     assert isinstance(made, Pipeline)

@@ -29,7 +29,8 @@ def main() -> int:
     code = run.wait(timeout=PATIENCE)
     filling.unlink()
     resumed = subprocess.run([sys.executable, "-m", "thistle", "resume", str(metrics.parent)], check=False)
-    print("codes", code, resumed.returncode)
+    audited = subprocess.run([sys.executable, "-m", "thistle", "audit", "verify", str(metrics.parent)], check=False)
+    print("codes", code, resumed.returncode, audited.returncode)
     print((metrics.parent / "summary.json").read_text(encoding="utf-8"))
     return 0
 

@@ -14,7 +14,7 @@ from tests.thistle.test_cli import thistle
 from thistle.experiments.runfolder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["thistle", "run", "digits-clean", "--engine=inline", "--set=rounds=40", "--name=small"]
+SMALL = ["thistle", "run", "digits-clean", "--engine=inline", "--set=rounds=40", "--name=small", "--set=run.audit=on"]
 OWN_MOUNTS = ["unshare", "--mount", "--map-root-user"]
 
 
@@ -28,7 +28,7 @@ def test_a_disk_that_fills_up_costs_no_round(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "400"}
     command = [*OWN_MOUNTS, *script, *SMALL]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
-    assert "codes 2 0" in done.stdout, done.stdout + done.stderr
+    assert "codes 2 0 0" in done.stdout, done.stdout + done.stderr
     assert done.stderr.count("cannot write to") == 1 and "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr and "Logging error" not in done.stderr
 

@@ -16,8 +16,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summ
 NewOut = Annotated[str, typer.Option("--out", help="The folder for run folders; default: runs.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")]
 OnEngine = Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")]
+KeepReplies = Annotated[
+    bool, typer.Option("--keep-replies", help="Keep every reply, for thistle audit verify; a model's size each.")
+]
 Out = Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")]
 ServerState = Annotated[str, typer.Option(help="The server's state folder, where several run here.")]
 Cold = Annotated[
     bool, typer.Option("--cold", help="Start a new Python for each message: slower, less memory between messages.")
 ]
+
+
+def with_replies(overrides: list[str] | None, keep: bool) -> list[str]:
+    """The changes, with what `--keep-replies` means."""
+    return [*(overrides or []), *(["run.keep-replies=true"] if keep else [])]

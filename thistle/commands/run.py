@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thistle.commands.options import NewOut, OnEngine, Overrides, Quiet, Source, Workers
+from thistle.commands.options import KeepReplies, NewOut, OnEngine, Overrides, Quiet, Source, Workers, with_replies
 from thistle.running.launch import Engine, Launch
 from thistle.running.prepare import make_experiment
 
@@ -18,10 +18,11 @@ def run(
     out: NewOut = "",
     workers: Workers = None,
     engine: OnEngine = Engine.RAY,
+    keep_replies: KeepReplies = False,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment and keep everything about it in a run folder."""
-    experiment = make_experiment(source, overrides or [], name, out, workers)
+    experiment = make_experiment(source, with_replies(overrides, keep_replies), name, out, workers)
     launch = Launch(engine, quiet)
     with launch.new_run(experiment, exact=bool(name)) as job:
         code = launch.carry_out(*job)

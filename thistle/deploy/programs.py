@@ -12,6 +12,7 @@ from thistle.deploy.health import grpc_serving
 from thistle.deploy.service import Service
 from thistle.deploy.state import State
 from thistle.engines.flower_programs import flower_environment, free_port, tool
+from thistle.experiments.chain import PLACE
 from thistle.flower_compat.supernode_log import ADMITTED, explain
 from thistle.flower_compat.warm import FORK_SERVER, WARM, is_warm, possible
 
@@ -49,7 +50,7 @@ def server_superexec(state: State, port: int, files: ServerFiles | None, link: S
     """What starts ServerApps; these learn from it which clients belong to which node."""
     from thistle.server.transport.hosts import BINDINGS
 
-    bound = {BINDINGS: str(state.bindings)} if files is not None else {}
+    bound = {PLACE: str(state.path), **({BINDINGS: str(state.bindings)} if files is not None else {})}
     bound["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "1"  # asking locks the SuperLink's database, and runs start rarely
     service = _superexec("superexec", state, port, None if files is None else files.ca, link, bound)
     service.command[:1] = [*PATIENT, "flower-superexec"]

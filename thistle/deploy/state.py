@@ -1,6 +1,6 @@
 """Where a server or a node keeps what must survive it.
 
-server/   flwr/ (Flower's home and the address for `flwr`), state.db, bindings.json, superexec.key,
+server/   flwr/ (Flower's home and the address for `flwr`), state.db, bindings.json, superexec.key, audit.* (log, keys),
           server.json (who listens where), gateway/ (nginx's configuration and its access log), logs/, runs/
 node-…/   flwr/, superexec.key, server.json, logs/
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thistle.experiments.chain import Chain
 from thistle.experiments.errors import UserError
 from thistle.experiments.locks import holding, is_held
 from thistle.experiments.runfolder import read_json, write_json
@@ -59,6 +60,11 @@ class State:
     @property
     def runs(self) -> Path:
         return self.path / "runs"
+
+    @property
+    def audit(self) -> Chain:
+        """Its log, and the key that signs it."""
+        return Chain(self.path)
 
     @property
     def about(self) -> Path:

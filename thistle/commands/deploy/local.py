@@ -76,9 +76,9 @@ def _node(name: str, around: State, port: int, config: str, link: Service, forks
 
 
 def _empty(state: State) -> None:
-    """What an earlier trial left: everything but its runs."""
+    """What an earlier trial left: everything but its runs and their audit log."""
     for path in state.path.iterdir():
-        if path.name in (state.runs.name, ".lock"):
+        if path.name in (state.runs.name, ".lock") or path.name.startswith("audit."):
             continue
         if path.is_dir():
             shutil.rmtree(path)

@@ -12,6 +12,7 @@ from thistle.deploy.follow import shown
 from thistle.deploy.members import Members, fingerprint, register, unregister
 from thistle.deploy.state import running_server
 from thistle.engines.flower_programs import NAME, Flwr, flower_environment
+from thistle.experiments.chain import user
 from thistle.experiments.errors import UserError
 from thistle.terminal.screen import results, say
 
@@ -40,6 +41,8 @@ def add_node(
             flwr = Flwr(flower_environment(server.home))
             say(f"$ {shown(flwr, 'supernode', 'register', str(key), NAME, '--name', name)}")
             node = register(flwr, key, name)
+        about = {"node": node, "name": name, "clients": clients, "own_data": own_data, "key": mark}
+        server.audit.append("admitted", user=user(), **about)
         members.bind(node, clients, own_data, name, mark)
     results.print(f"{name} (node {node}) runs clients {clients}", markup=False, soft_wrap=True)
 
@@ -57,4 +60,5 @@ def revoke(
         say(f"$ {shown(flwr, 'supernode', 'unregister', found, NAME)}")
         unregister(flwr, found)
         members.drop(found)
+        server.audit.append("revoked", user=user(), node=found)
     results.print(f"{node} (node {found}) is shut out; to come back it needs a new key", markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, sup
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.engines.flower_programs import write_connection
+from thistle.experiments.chain import user
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
 from thistle.terminal.addresses import parse_address
@@ -39,6 +40,7 @@ def server(
     with place.held():
         if accepts(f"{LOOPBACK}:{port}"):
             raise UserError(f"--port {port}: somebody listens there already")
+        place.audit.append("server started", user=user(), listen="" if no_gateway else listen)
         if not place.bindings.is_file():
             write_json(place.bindings, {})
         write_connection(place.home, f"{LOOPBACK}:{port}", files.ca)

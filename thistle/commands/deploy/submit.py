@@ -10,13 +10,14 @@ from typing import Annotated
 import tomli_w
 import typer
 
-from thistle.commands.options import Overrides, Quiet, ServerState, Source
+from thistle.commands.options import KeepReplies, Overrides, Quiet, ServerState, Source, with_replies
 from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown, wait_for_verdict
 from thistle.deploy.members import listed
 from thistle.deploy.state import State, running_server
 from thistle.engines import staging
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
+from thistle.experiments.chain import fingerprint, user
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
@@ -34,12 +35,13 @@ def submit(
     overrides: Overrides = None,
     name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, with the time.")] = "",
     out: Annotated[str, typer.Option(help="The folder for run folders, on the server; default: in its state.")] = "",
+    keep_replies: KeepReplies = False,
     nodes: Annotated[int, typer.Option(min=0, help="Begin with so many nodes; 0: with those that are there.")] = 0,
     state: ServerState = "",
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment on the federation; exit code 0 only if the run really finished."""
-    experiment = make_experiment(source, overrides or [], name, deployed=True)
+    experiment = make_experiment(source, with_replies(overrides, keep_replies), name, deployed=True)
     server = running_server(state)
     experiment = for_server(experiment, server, bool(name), out, nodes)
     if experiment.attack.kind != "none" and not quiet:
@@ -102,10 +104,10 @@ def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
     if not quiet and not any(node["status"] == "online" for node in listed(flwr)):
         say("no node is online yet: the run waits for the first")
     with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
-        return _run(flwr, experiment, Path(scratch), quiet)
+        return _run(server, flwr, experiment, Path(scratch), quiet)
 
 
-def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
+def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     config = scratch / "run.toml"
     config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
     app = staging.stage_app(scratch / staging.NAME)
@@ -114,6 +116,9 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     mirror.path.mkdir()
     if not quiet:
         say(f"$ {shown(flwr, 'run', str(app), NAME, '-c', str(config))}")
+    document = {**experiment.flat(), "run.resume": False, "run.until": 0}
+    about = {"run": experiment.run.name, "again": experiment.run.resume, "experiment_sha256": fingerprint(document)}
+    server.audit.append("submitted", user=user(), **about)
     run_id = flwr.run(app, config)
     follower = None
     try:
