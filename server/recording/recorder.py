@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
+from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, utc_now, write_atomically
 from thistle.experiments.settings import Attack
 from thistle.protocol.verdict import Verdict
 from thistle.server.recording.detection import Detection
 from thistle.server.recording.results import accuracies, backdoor, seconds_of_defence
+from thistle.server.recording.sites import tally
 
 LINES = json.JSONEncoder(allow_nan=False)
 SUMS = ("bytes_up", "bytes_down", "accepted", "filtered", "rejected", "failed", "retried", "clipped")
@@ -30,9 +31,10 @@ class Recorder:
         self.rounds = list(read_lines(folder.metrics))
 
     def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> None:
-        """One round."""
-        clean = _finite(line)
-        _append(self.folder.verdicts, (_finite(verdict.line(line["round"])) for verdict in verdicts))
+        """One round, which is over now."""
+        time, number = utc_now(), line["round"]
+        clean = _finite({"round": number, "time": time, **line})
+        _append(self.folder.verdicts, (_finite(verdict.line(number, time)) for verdict in verdicts))
         _append(self.folder.metrics, [clean])
         self.rounds.append(clean)
 
@@ -56,6 +58,7 @@ class Recorder:
             "detection": None if self.score is None else self.score.figures(),
             **({"failed_attackers": self.score.failed_attackers} if self.score and self.score.failed_attackers else {}),
             **backdoor(self.rounds, attack),
+            **({"sites": sites} if (sites := tally(self.rounds)) else {}),
         }
 
     @property

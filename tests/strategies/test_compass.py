@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import read_lines
@@ -100,7 +100,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, option: dict[str, Any]) ->
         run(broken, MortalGrid(broken, 3))
     resumed = run(tiny(tmp_path, "broken", **keys, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
-    assert list(read_lines(resumed.verdicts)) == list(read_lines(whole.verdicts)) != list(read_lines(plain.verdicts))
+    assert verdicts(resumed) == verdicts(whole) != verdicts(plain)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from tests.strategies.test_learning import CLASSES, COUNT, mlp, normed, server, softmax_regression
 from thistle.experiments.errors import UserError
@@ -349,7 +349,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, killed: int) -> None:
         run(broken, MortalGrid(broken, killed))
     resumed = run(tiny(tmp_path, "broken", **FLIPPED, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
-    assert list(read_lines(resumed.verdicts)) == list(read_lines(whole.verdicts))
+    assert verdicts(resumed) == verdicts(whole)
 
 
 def test_without_server_data_a_minority_is_found(tmp_path: Path) -> None:

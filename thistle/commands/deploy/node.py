@@ -15,7 +15,7 @@ from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.experiments.errors import UserError
 from thistle.terminal.addresses import parse_address
-from thistle.terminal.screen import say
+from thistle.terminal.screen import log
 
 
 def node(
@@ -47,5 +47,5 @@ def node(
     with place.held():
         services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key")
         place.tell({"server": server, "services": {service.name: service.health for service in services}})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, say) as supervisor:
-            supervisor.run(lambda: say(f"the node {name} is up"))
+        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, log) as supervisor:
+            supervisor.run(lambda: log(f"the node {name} is up"))

@@ -18,7 +18,7 @@ from thistle.engines.flower_programs import write_connection
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
 from thistle.terminal.addresses import parse_address
-from thistle.terminal.screen import say
+from thistle.terminal.screen import log
 
 
 def server(
@@ -54,12 +54,12 @@ def server(
                 "services": {service.name: service.health for service in services},
             }
         )
-        supervisor = Supervisor(services, say)
+        supervisor = Supervisor(services, log)
         if door:
-            supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, say))
-            supervisor.chores.append(LogWatch([place.access_log, door.log], say))
+            supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, log))
+            supervisor.chores.append(LogWatch([place.access_log, door.log], log))
         with contextlib.suppress(KeyboardInterrupt), supervisor:
-            supervisor.run(lambda: say(_welcome(files, listen, port, no_gateway)))
+            supervisor.run(lambda: log(_welcome(files, listen, port, no_gateway)))
 
 
 def server_files(folder: Path) -> ServerFiles:

@@ -13,8 +13,9 @@ import typer
 from thistle.commands.options import Overrides, Quiet, ServerState, Source
 from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown, wait_for_verdict
-from thistle.deploy.members import listed
-from thistle.deploy.state import State, running_server
+from thistle.deploy.members import Members, listed
+from thistle.deploy.state import State, again, running_server
+from thistle.deploy.submissions import write_down
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
 from thistle.engines.staging import stage_app, stage_code
 from thistle.engines.superlink import APP
@@ -22,6 +23,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
 from thistle.experiments.settings import Run
+from thistle.running.cautions import cautions
 from thistle.running.launch import show_summary
 from thistle.running.prepare import make_experiment
 from thistle.terminal.progress import RunProgress
@@ -100,13 +102,23 @@ def for_server(experiment: Experiment, server: State, named: bool, out: str, nod
 def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
     """The exit code."""
     flwr = Flwr(flower_environment(server.home))
-    if not quiet and not any(node["status"] == "online" for node in listed(flwr)):
-        say("no node is online yet: the run waits for the first")
+    if not quiet:
+        for line in _about_nodes(server, experiment, {n["node-id"] for n in listed(flwr) if n["status"] == "online"}):
+            say(line)
     with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
-        return _run(flwr, experiment, Path(scratch), quiet)
+        return _run(server, flwr, experiment, Path(scratch), quiet)
 
 
-def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
+def _about_nodes(server: State, experiment: Experiment, online: set[str]) -> list[str]:
+    """What is to be said of those who are there, before they start."""
+    if not online:
+        return ["no node is online yet: the run waits for the first"]
+    replies, sites = Members(server).replies(experiment.task.clients, online)
+    replies = min(replies, experiment.client.per_round)
+    return cautions(experiment, replies, "sites" if replies == sites else "clients") if replies else []
+
+
+def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     config = scratch / "run.toml"
     config.write_text(tomli_w.dumps(nest(experiment.flat())), encoding="utf-8")
     app = stage_app(scratch / APP)
@@ -116,6 +128,7 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
     if not quiet:
         say(f"$ {shown(flwr, 'run', str(app), NAME, '-c', str(config))}")
     run_id = flwr.run(app, config)
+    write_down(server, run_id, Path(experiment.run.out) / experiment.run.name)
     follower = None
     try:
         with RunProgress(mirror, experiment.rounds, quiet) as progress:
@@ -126,11 +139,11 @@ def _run(flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
             raise EngineError(f"the run is {status}")
     except EngineError as error:
         complain(f"{error}; {_where(follower, experiment)}")
-        complain(f"continue with: thistle deploy resume {experiment.run.name}")
+        complain(f"continue with: {again(server, 'resume', experiment.run.name)}")
         return 1
     except KeyboardInterrupt:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
-        say(shown(flwr, "stop", run_id, NAME))
+        say(again(server, "stop", experiment.run.name))
         raise
     if not quiet:
         show(mirror, follower, experiment)
