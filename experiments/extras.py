@@ -20,6 +20,9 @@ EXTRAS = {
     "uvicorn": "report",
     "sklearn": "vision",
     "torchvision": "vision",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
     "pyautoattack": "autoattack",
     "tensorboard": "tensorboard",
 }

@@ -19,6 +19,7 @@ from thistle.commands import (
     demo,
     deploy,
     evaluate,
+    export,
     listing,
     predict,
     report,
@@ -67,9 +68,10 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("list")(listing.list_)
 app.command("demo", cls=Settable)(demo.demo)
-app.command("certs")(certs.certs)
+app.add_typer(certs.app, name="certs")
 app.add_typer(deploy.app, name="deploy")
 
 

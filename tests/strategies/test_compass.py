@@ -13,7 +13,6 @@ from torch import Tensor
 from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import read_lines
 from thistle.strategies.build import resolve
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps import LossFilter, ServerLearning

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key, load_ssh_public_key
 
 from tests.thistle.test_cli import thistle
-from thistle.commands.certs import certs
+from thistle.commands.certs.make import make as certs
 from thistle.experiments.errors import UserError
 
 

@@ -18,3 +18,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; def
 OnEngine = Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")]
 Out = Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")]
 ServerState = Annotated[str, typer.Option(help="The server's state folder, where several run here.")]
+MetricsPort = Annotated[
+    int,
+    typer.Option("--metrics", min=0, max=65535, metavar="PORT", help="Metrics for Prometheus, on this loopback port."),
+]

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from thistle.commands.options import MetricsPort
+from thistle.deploy.metrics import page, samples, serving
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import LOOPBACK, server_superexec, superlink, supernode
 from thistle.deploy.service import Service
@@ -46,6 +48,7 @@ def local(
         list[str] | None,
         typer.Option("--name", help="What reports call a node; repeat it, once for each node. Default: node-1, …"),
     ] = None,
+    metrics: MetricsPort = 0,
 ) -> None:
     """Run a federation on this machine until Ctrl-C; plain text, on loopback only."""
     if malicious > count:
@@ -71,7 +74,8 @@ def local(
             config = node_config(share(clients, count, number), sources[number], role, kind, more, sites[number])
             services += _node(f"node-{number + 1}", state, port, as_text(config), link)
         state.tell({"port": port, "services": {service.name: service.health for service in services}, "nodes": count})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor(services, log) as supervisor:
+        said = serving(metrics, lambda: page(samples(state, services)))
+        with contextlib.suppress(KeyboardInterrupt), said, Supervisor(services, log) as supervisor:
             supervisor.run(lambda: log(_welcome(count, clients)))
 
 
