@@ -94,7 +94,8 @@ def _of_run(run: Submission) -> Iterator[Sample]:
     lines = list(read_lines(run.run.metrics))
     if not lines:
         return
-    last, tested = lines[-1], next((line for line in reversed(lines) if line.get("accuracy") is not None), {})
+    last = lines[-1]
+    tested: Mapping[str, Any] = next((line for line in reversed(lines) if line.get("accuracy") is not None), {})
     values: dict[str, Any] = {
         "thistle_run_rounds_total": last.get("round"),
         "thistle_run_last_round_timestamp_seconds": _seconds(last.get("time")),

@@ -22,8 +22,8 @@ def cautions(experiment: Experiment, replies: int, who: str = "clients") -> list
     count, setting = named.always_excludes(replies)
     if count:
         return [
-            f"{setting}: of {replies} {who}, {count} {_is(count)} left out in every round, even if all are honest; "
-            f"{_theta_auto(setting)}{WISER}"
+            f"{setting}: of {replies} {who}, {count} {_is(count)} left out in every round, "
+            f"even if all are honest; {WISER}"
         ]
     return [f"{setting}: of {replies} {who}, nobody is ever left out, attackers included; {WISER}"] if setting else []
 
@@ -36,7 +36,3 @@ def few(experiment: Experiment) -> list[str]:
 
 def _is(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def _theta_auto(setting: str) -> str:
-    return "strategy.theta = auto finds the share by itself, " if "theta" in setting else ""

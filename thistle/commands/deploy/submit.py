@@ -154,6 +154,7 @@ def show(mirror: RunFolder, follower: Follower, experiment: Experiment) -> None:
     """The summary; where the log stream broke before it came, at least where it is."""
     if mirror.summary.is_file():
         show_summary(mirror, follower.folder)
+        say(f"next: thistle report {experiment.run.name}")
     else:
         say(f"the run has finished; its summary was not heard: {_where(follower, experiment)}")
 
