@@ -32,6 +32,7 @@ DOCUMENTS = (
     "docs/security.md",
     "docs/strategies.md",
     "docs/stress.md",
+    "docs/three-hospitals.md",
 )
 EXAMPLES = ("strategy.keep",)
 """Settings that the documents' own examples have."""

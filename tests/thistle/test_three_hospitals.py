@@ -1,4 +1,4 @@
-"""The cheap part of examples/three-hospitals: its data, its experiment, and the model that it exports, in this process."""
+"""The cheap part of examples/three-hospitals, in this process: its data, its experiment, and the exported model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "three-hospitals"
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     home = tmp_path_factory.mktemp("hospitals")
     runpy.run_path(str(EXAMPLE / "prepare.py"))["main"](home / "data")
-    where = {key: f"npz:{home}/data/server.npz" for key in ("task.name", "task.server-data")}
+    where = dict.fromkeys(("task.name", "task.server-data"), f"npz:{home}/data/server.npz")
     flat = {**read_file(EXAMPLE / "experiment.toml"), **where, "rounds": 2, "client.epochs": 1}
     return run(resolve(Experiment.of({**flat, "run.out": str(home), "run.name": "first", "runtime.workers": 1})))
 
@@ -50,7 +50,7 @@ def test_what_is_exported_runs_elsewhere(trained: RunFolder, form: str, tmp_path
         assert load_file(made.model).keys() == load_file(trained.model).keys()
     if form == "torchscript":
         files = {"about.json": ""}
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="deprecated"):
             model = torch.jit.load(made.model, _extra_files=files)
         assert json.loads(json.loads(files["about.json"])["classes"])[9] == "9"
         images = torch.from_numpy(np.random.default_rng(1).random((5, 1, 8, 8), dtype=np.float32))
