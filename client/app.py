@@ -60,6 +60,7 @@ def ping(message: Message, context: Context) -> Message:
         ray_node=ray_workers.ray_node(),
         data=OWN_DATA if OWN in context.node_config else "",
         clients=str(context.node_config.get("clients", "")),
+        site=str(context.node_config.get("site", "")),
     )
     return Message(host.records(), reply_to=message)
 

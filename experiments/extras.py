@@ -21,6 +21,9 @@ EXTRAS = {
     "sklearn": "vision",
     "torchvision": "vision",
     "dp_accounting": "dp",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
     "pyautoattack": "autoattack",
     "tensorboard": "tensorboard",
 }

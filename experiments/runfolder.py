@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,11 @@ def detection_parts(found: Mapping[str, Any]) -> dict[str, Any]:
     if "whole" not in found:
         return {"whole": {name: value for name, value in found.items() if name != "failed_attackers"}}
     return {part: found[part] for part in ("filter", "whole") if isinstance(found.get(part), dict)}
+
+
+def utc_now() -> str:
+    """The time as every line of a run has it: 2026-03-01T09:30:00.250Z."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:

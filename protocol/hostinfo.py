@@ -24,6 +24,8 @@ class HostInfo:
     """`own`: its clients train on data of its own."""
     clients: str = ""
     """The clients that it wants to be, such as "0-9,12"."""
+    site: str = ""
+    """What its owner calls it; the administrator's name for it counts more."""
 
     def records(self) -> RecordDict:
         """As it travels."""

@@ -15,6 +15,7 @@ class Verdict:
     `step` is who excluded it or, if it was accepted, who gave it next to no weight. `score` is a filter's or an
     aggregator's, `threshold` the least score that the filter keeps, `weight` what the update had in the aggregate,
     `rank` the part of its full rank to which it was cut, `clipped` the part of its length that was left (None: all).
+    `site` is the name of the real node that runs the client (None in a simulation).
     """
 
     client: int
@@ -26,12 +27,13 @@ class Verdict:
     rank: float | None = None
     clipped: float | None = None
     reason: str = ""
+    site: str | None = None
 
     @property
     def mattered(self) -> bool:
         """Whether the update had a weight that matters."""
         return self.verdict == "accepted" and not self.step
 
-    def line(self, number: int) -> dict[str, Any]:
-        """The object that is written for round `number`."""
-        return {"round": number, **vars(self)}
+    def line(self, number: int, time: str = "") -> dict[str, Any]:
+        """The object that is written for round `number`, which was over at `time`."""
+        return {"round": number, **({"time": time} if time else {}), **vars(self)}

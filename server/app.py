@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -142,10 +143,17 @@ class Log(logging.FileHandler):
             super().close()
 
 
+class Utc(logging.Formatter):
+    """With the time that all of a federation's machines share."""
+
+    converter = staticmethod(time.gmtime)
+    default_msec_format = "%s.%03dZ"
+
+
 @contextmanager
 def _log_to(folder: RunFolder) -> Iterator[None]:
     handler = Log(folder.log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(Utc("%(asctime)s %(levelname)s %(message)s"))
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:

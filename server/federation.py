@@ -38,6 +38,7 @@ from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, sav
 from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
 from thistle.server.recording.recorder import Recorder
+from thistle.server.recording.sites import outcomes
 from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
@@ -191,6 +192,7 @@ class Federation:
             line["clipped"] = len(parts)
         line |= self._aggregate(number, inspection, ahead)
         verdicts = self._final_verdicts(inspection.verdicts, parts)
+        line |= outcomes(verdicts)
         counts = Counter(verdict.verdict for verdict in verdicts)
         line |= {kind: counts[kind] for kind in ("accepted", "filtered", "rejected", "failed")}
         line["retried"] = self.grid.retried
@@ -266,13 +268,15 @@ class Federation:
         """The guard's verdicts, with what the strategy's steps said of those it accepted, and who was clipped."""
         said = self.strategy.verdicts
         final = [said.get(v.client, v) if v.verdict == "accepted" else v for v in verdicts]
-        return [replace(v, clipped=parts[v.client]) if v.client in parts else v for v in final]
+        final = [replace(v, clipped=parts[v.client]) if v.client in parts else v for v in final]
+        return final if self.grid.hosts.shared else [replace(v, site=self.grid.hosts.site(v.client)) for v in final]
 
     def _show_first_failure(self, reply: Reply) -> None:
         """The user sees a client's error when it happens, not when the run has gone wrong."""
         if reply.records is None and not self._failure_shown:
             self._failure_shown = True
-            logger.warning("client %d failed: %s", reply.client, reply.failure)
+            site = self.grid.hosts.site(reply.client)
+            logger.warning("client %d%s failed: %s", reply.client, f" of {site}" if site else "", reply.failure)
 
     def _checkpoint(self, number: int) -> Checkpoint:
         state = self.strategy.state_dict()

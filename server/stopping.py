@@ -62,4 +62,5 @@ def why_lost(line: dict[str, Any], verdicts: Sequence[Verdict]) -> str:
     counts = [f"{line[kind]} of {len(verdicts)} {text}" for kind, text in words.items() if line[kind]]
     reasons = [*([] if len(unheard) == len(verdicts) else [kept]), *counts]
     first = unheard[0]
-    return f"{', '.join(reasons)}; the first: client {first.client}: {first.reason.removeprefix('failed: ')}"
+    who = f"client {first.client}" + (f" of {first.site}" if first.site else "")
+    return f"{', '.join(reasons)}; the first: {who}: {first.reason.removeprefix('failed: ')}"

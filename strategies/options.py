@@ -228,6 +228,11 @@ class Options(Named):
             step = HONEST_MAJORITY[self.pre]
             raise UserError(f"strategy.malicious = {f}: {step} needs more than {2 * f} updates, not {n}")
 
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """What θ drops, where it is a number."""
+        by_share = self.filter == "loss" and self.theta not in ("auto", 0.0)
+        return self._dropped(replies), f"strategy.theta = {self.theta}" if by_share else ""
+
     def check_settings(self) -> None:
         """Refuse what cannot work together anywhere."""
         if self.mixing and not self.mixable:
@@ -252,6 +257,8 @@ class Options(Named):
 
     def _rows(self, per_round: int) -> int:
         """How many rows the rule gets, as far as the settings tell."""
-        dropped = part_of(self.theta, per_round) if self.filter == "loss" and self.theta != "auto" else 0
-        left = per_round - dropped
+        left = per_round - self._dropped(per_round)
         return (left + 1) // 2 if self.pre == "bucketing" else left
+
+    def _dropped(self, replies: int) -> int:
+        return part_of(self.theta, replies) if self.filter == "loss" and self.theta != "auto" else 0

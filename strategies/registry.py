@@ -44,6 +44,11 @@ class Named(Registered):
         """How many updates the rule needs in a round."""
         return 1
 
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """Of so many replies, how many it leaves out in every round, even if all are honest; and the setting that
+        says so, empty where none does."""
+        return 0, ""
+
     def is_mean(self) -> bool:
         """Whether a client counts by the length of its update, so that one can carry the model away."""
         return False

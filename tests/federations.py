@@ -44,3 +44,8 @@ def model_sha(folder: RunFolder) -> str:
 
 def rounds(folder: RunFolder) -> list[dict[str, Any]]:
     return list(read_lines(folder.metrics))
+
+
+def verdicts(folder: RunFolder) -> list[dict[str, Any]]:
+    """Without the time: the same run at another hour says the same."""
+    return [{key: value for key, value in line.items() if key != "time"} for line in read_lines(folder.verdicts)]

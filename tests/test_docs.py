@@ -34,6 +34,7 @@ DOCUMENTS = (
     "docs/security.md",
     "docs/strategies.md",
     "docs/stress.md",
+    "docs/three-hospitals.md",
     "docs/tutorials/first-run.md",
     "docs/tutorials/own-defence.md",
     "docs/tutorials/robust-flower-app.md",

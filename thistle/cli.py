@@ -21,6 +21,7 @@ from thistle.commands import (
     demo,
     deploy,
     evaluate,
+    export,
     leaderboard,
     listing,
     predict,
@@ -73,9 +74,10 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("list")(listing.list_)
 app.command("demo", cls=Settable)(demo.demo)
-app.command("certs")(certs.certs)
+app.add_typer(certs.app, name="certs")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(audit.app, name="audit")
 

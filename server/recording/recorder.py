@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, write_atomically
+from thistle.experiments.runfolder import FORMAT, RunFolder, read_lines, utc_now, write_atomically
 from thistle.experiments.settings import Attack
 from thistle.protocol.verdict import Verdict
 from thistle.server.recording.detection import Detection
 from thistle.server.recording.results import accuracies, backdoor, seconds_of_defence
+from thistle.server.recording.sites import tally
 
 Line = dict[str, Any]
 LINES = json.JSONEncoder(allow_nan=False)
@@ -31,8 +32,10 @@ class Recorder:
         self.rounds = list(read_lines(folder.metrics))
 
     def record(self, line: dict[str, Any], verdicts: Iterable[Verdict]) -> tuple[Line, list[Line]]:
-        """One round; returns what was written: the line of the metrics, and those of the verdicts."""
-        clean, judged = _finite(line), [_finite(verdict.line(line["round"])) for verdict in verdicts]
+        """One round, which is over now; returns what was written: the metrics' line, and those of the verdicts."""
+        time, number = utc_now(), line["round"]
+        clean = _finite({"round": number, "time": time, **line})
+        judged = [_finite(verdict.line(number, time)) for verdict in verdicts]
         _append(self.folder.verdicts, judged)
         _append(self.folder.metrics, [clean])
         self.rounds.append(clean)
@@ -58,6 +61,7 @@ class Recorder:
             "detection": None if self.score is None else self.score.figures(),
             **({"failed_attackers": self.score.failed_attackers} if self.score and self.score.failed_attackers else {}),
             **backdoor(self.rounds, attack),
+            **({"sites": sites} if (sites := tally(self.rounds)) else {}),
         }
 
     @property

@@ -116,7 +116,7 @@ class CohortGrid(GridAround):
         known = self._refused.get(node)
         self._refused[node] = Refusal(reason, time.monotonic())
         if known is None or known.reason != reason:
-            logger.warning("node %d is left out: %s", node, reason)
+            logger.warning("%s is left out: %s", self.hosts.called(node), reason)
 
     def look_around(self, wanted: int, patience: float) -> int:
         """Before a round: who has come, who has gone, who is free again. Waits for `wanted` clients; counts them."""

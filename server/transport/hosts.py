@@ -20,16 +20,17 @@ from flwr.app import RecordDict
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import parse_ids
 from thistle.protocol.hostinfo import OWN_DATA, RECORD, HostInfo
-from thistle.protocol.text import printable
+from thistle.protocol.text import LONGEST, printable
 
 logger = logging.getLogger("thistle")
 
 BINDINGS = "THISTLE_BINDINGS"
 """In the server's environment: a JSON file {"<node id>": "0-9,12"}; only nodes in it are given clients.
 
-{"<node id>": {"clients": "0-9,12", "own-data": true}}: its clients' data is its own, so that nobody knows its size.
+{"<node id>": {"clients": "0-9,12", "own-data": true, "name": "north"}}: its clients' data is its own, so that nobody
+knows its size; its site is called north.
 """
-LONGEST_CLAIM, MOST_WORDS = 10_000, 20
+LONGEST_CLAIM, MOST_WORDS, LONGEST_NAME = 10_000, 20, 64
 NOBODY = -1
 
 
@@ -39,6 +40,8 @@ class Host:
 
     info: HostInfo
     claim: str
+    name: str
+    """What the administrator calls it or, where there is none, what it calls itself."""
     own_data: bool = False
     """Whether its clients train on data of its own, and not on shares of the experiment's task."""
     present: bool = True
@@ -50,6 +53,7 @@ class Binding:
 
     clients: str
     own_data: bool = False
+    name: str = ""
 
 
 def read_bindings() -> dict[int, Binding] | None:
@@ -66,7 +70,9 @@ def read_bindings() -> dict[int, Binding] | None:
 
 def _binding(said: object) -> Binding:
     if isinstance(said, Mapping):
-        return Binding(str(said["clients"]), said.get("own-data") is True)
+        return Binding(
+            str(said["clients"]), said.get("own-data") is True, printable(said.get("name", ""), LONGEST_NAME)
+        )
     return Binding(str(said))
 
 
@@ -88,11 +94,16 @@ class Hosts:
     def join(self, node: int, content: RecordDict) -> None:
         """Take a node in by its answer to a ping; UserError where the answer or the claim will not do."""
         info = _read(content)
-        said = Binding(info.clients, info.data == OWN_DATA)
+        said = Binding(info.clients, info.data == OWN_DATA, info.site)
         wanted = said if self.bindings is None else self.bindings.get(node, Binding(""))
         if wanted.clients or not self.shared:
             self._give(node, wanted.clients)
-        self.members[node] = Host(info, wanted.clients, wanted.own_data)
+        self.members[node] = Host(info, wanted.clients, self._name(node, wanted.name), wanted.own_data)
+
+    def _name(self, node: int, wanted: str) -> str:
+        """As wanted; its number where it has none, or where another node is called so."""
+        taken = {host.name for other, host in self.members.items() if other != node}
+        return wanted if wanted and wanted not in taken else f"node {node}"
 
     def _give(self, node: int, text: str) -> None:
         ids = parse_ids("clients", text, self.clients, self.most)
@@ -113,8 +124,8 @@ class Hosts:
 
     def _leave_out_who_claims_nothing(self) -> None:
         for node in [node for node, host in self.members.items() if not host.claim]:
+            logger.warning("%s is left out: it claims no clients, others do", self.called(node))
             del self.members[node]
-            logger.warning("node %d is left out: it claims no clients, others do", node)
 
     def see(self, nodes: Iterable[int]) -> list[int]:
         """Mark who is present and who is away; returns those that have not joined."""
@@ -122,12 +133,25 @@ class Hosts:
         for node, host in self.members.items():
             if host.present != (node in here):
                 host.present = node in here
-                logger.info("node %d %s", node, "is back" if host.present else "is away")
+                logger.info("%s %s", self.called(node), "is back" if host.present else "is away")
         return sorted(here - self.members.keys())
 
     def present(self) -> list[int]:
         """The hosts that can be addressed, sorted."""
         return sorted(node for node, host in self.members.items() if host.present)
+
+    def called(self, node: int) -> str:
+        """The node's name, also before it has joined, for people."""
+        if node in self.members:
+            return self.members[node].name
+        bound = (self.bindings or {}).get(node)
+        return bound.name if bound and bound.name else f"node {node}"
+
+    def site(self, client: int) -> str | None:
+        """The name of the node that runs this client; None where any may, or nobody does."""
+        if self._owner is None or self._owner[client] == NOBODY:
+            return None
+        return self.members[self.owner(client)].name
 
     def owner(self, client: int) -> int:
         """The node that runs this client, where each has one."""
@@ -154,5 +178,9 @@ def _read(content: RecordDict) -> HostInfo:
     claim = record.get("clients", "")
     if not isinstance(claim, str) or len(claim) > LONGEST_CLAIM:
         raise UserError("its claim to clients is not a text like 0-9,12")
-    said = {key: printable(value) for key, value in record.items() if key != "clients"}
+    said = {
+        key: printable(value, LONGEST_NAME if key == "site" else LONGEST)
+        for key, value in record.items()
+        if key != "clients"
+    }
     return HostInfo.read({**said, "clients": claim})

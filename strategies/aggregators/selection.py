@@ -34,12 +34,13 @@ def multi_krum(
     m = n - f if m is None else m
     require(1 <= m <= n - f, f"Multi-Krum needs 1 ≤ m ≤ n - f; got m={m}, f={f}, n={n}")
     distances = squared_distances(mixed(gram(updates) if products is None else products, mixing))
-    best = _scores(distances, n - f - 2).sort(stable=True).indices[:m]
+    scores = _scores(distances, n - f - 2)
+    best = scores.sort(stable=True).indices[:m]
     weights = torch.zeros(n, dtype=torch.float64, device=updates.device).index_fill_(0, best, 1.0 / m)
-    weights = original(weights, mixing)
-    if m == 1 and mixing is None:
-        return Aggregate(updates[int(best)].clone(), weights)
-    return Aggregate(combine(updates, weights), weights)
+    if mixing is not None:  # the scores are those of mixed rows
+        weights = original(weights, mixing)
+        return Aggregate(combine(updates, weights), weights)
+    return Aggregate(updates[int(best)].clone() if m == 1 else combine(updates, weights), weights, scores)
 
 
 @accepts_numpy

@@ -27,3 +27,7 @@ class Bulyan(Pipeline):
     def least_updates(self) -> int:
         """The paper's bound."""
         return 4 * self.malicious + 3
+
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """The 2f that Krum does not choose."""
+        return 2 * self.malicious, f"strategy.malicious = {self.malicious}"

@@ -42,3 +42,7 @@ class DnC(ClassAware, Weighted, Pipeline):
     def is_mean(self) -> bool:
         """Only where it drops nobody."""
         return not self.malicious
+
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """Those that one repeat drops."""
+        return dropped_by_dnc(self.malicious, self.drop_factor), f"strategy.malicious = {self.malicious}"

@@ -28,3 +28,7 @@ class Krum(ClassAware, Pipeline):
     def least_updates(self) -> int:
         """The paper's bound."""
         return 2 * self.malicious + 3
+
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """All but one."""
+        return replies - 1, "strategy.name = krum"

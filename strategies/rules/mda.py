@@ -31,3 +31,7 @@ class MDA(ClassAware, Pipeline):
     def least_updates(self) -> int:
         """A majority must be honest."""
         return 2 * self.malicious + 1
+
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """The f that it does not select."""
+        return self.malicious, f"strategy.malicious = {self.malicious}"

@@ -28,3 +28,7 @@ class MultiKrum(ClassAware, Pipeline):
     def least_updates(self) -> int:
         """The paper's bound."""
         return 2 * self.malicious + 3
+
+    def always_excludes(self, replies: int) -> tuple[int, str]:
+        """The f that it does not select."""
+        return self.malicious, f"strategy.malicious = {self.malicious}"

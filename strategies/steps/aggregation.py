@@ -13,6 +13,7 @@ from torch import Tensor
 from thistle.experiments.errors import UserError
 from thistle.strategies.aggregators import Aggregate, NumpyAggregate
 from thistle.strategies.rounds import Progress, Round
+from thistle.strategies.steps.words import against_cut
 
 Rule = Callable[..., Aggregate | Tensor]
 """(kept updates, their prior weights) → the aggregate, or just its vector."""
@@ -132,7 +133,29 @@ def aggregated(
     shares = prior / prior[progress.kept].sum()
     negligible = weights < NEGLIGIBLE * prior / prior[progress.kept].sum()
     if leaves_out:
-        progress = progress.drop(weights == 0, name, leaves_out)
+        progress = _select(progress, found, weights == 0, name, leaves_out)
     rows = (negligible & progress.kept).nonzero().flatten().tolist()
     faint = {row: f"weight {float(weights[row]):.2g} of {float(shares[row]):.2g}" for row in rows}
     return replace(progress, faint=faint, weighed_by=name)
+
+
+def _select(progress: Progress, found: Aggregate, rows: Tensor, name: str, why: str) -> Progress:
+    """Without these rows; where the rule went by its scores, with the cut that they missed."""
+    cut = _cut(found)
+    if found.scores is None or cut is None:
+        return progress.drop(rows, name, why)
+    scores = torch.full((len(rows),), float("nan"), dtype=torch.float64)
+    scores[progress.kept] = found.scores.double()
+    if progress.thresholds is None:  # no filter before it has said something else
+        progress = replace(progress, thresholds=torch.full_like(scores, cut))
+    return progress.drop(rows, name, lambda row: f"{why}: {against_cut(float(scores[row]), cut)}")
+
+
+def _cut(found: Aggregate) -> float | None:
+    """The worst score that was selected; None where selected and others cannot be told apart by their scores."""
+    if found.scores is None or not bool((found.weights == 0).any()) or not bool((found.weights > 0).any()):
+        return None
+    chosen, others = found.scores[found.weights > 0], found.scores[found.weights == 0]
+    if bool(others.max() <= chosen.min()):
+        return float(chosen.min())
+    return float(chosen.max()) if bool(others.min() >= chosen.max()) else None

@@ -177,10 +177,11 @@ def _drop(progress: Progress, honest: Tensor, order: Tensor, thin: bool) -> Prog
     count = len(order)
     keep = torch.zeros(count, dtype=torch.bool) if thin else honest > 0.5
     keep[order[: max(1, count // (2 if thin else 4))]] = True
-    why = "among the worse half, while little is known of the clients" if thin else "honest with probability"
 
     def reason(row: int) -> str:
-        return why if thin else f"{why} {float(honest[row]):.2g}"
+        if thin:
+            return "among the worse half, while little is known of the clients"
+        return f"honest with probability {float(honest[row]):.2g}, below the cut at 0.5"
 
     return progress.score(honest, math.nan if thin else 0.5).drop(~keep, NAME, reason)
 

@@ -19,6 +19,7 @@ from thistle.strategies.aggregators.clipping import unit
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps.compass import corrected
 from thistle.strategies.steps.share import MaliciousShare
+from thistle.strategies.steps.words import against_cut
 
 HALF = 0.5
 """The share that θ "auto" is taken to drop by those who attack it."""
@@ -151,19 +152,9 @@ def _drop(progress: Progress, rows: Tensor, step: str, scores: Tensor, cut: floa
     """Without these rows, whose scores are below the cut (or at it, where only some of the equals could stay)."""
 
     def why(row: int) -> str:
-        score, bound = _apart(float(scores[row]), cut)
-        return f"score {score} {'at the cut' if score == bound else f'below the cut at {bound}'}"
+        return against_cut(float(scores[row]), cut)
 
     return _report(progress.score(scores, cut).drop(rows, step, why))
-
-
-def _apart(*numbers: float) -> list[str]:
-    """Numbers in words, with as many digits as tell them apart."""
-    for digits in range(2, 18):
-        words = [f"{one:.{digits}g}".replace("-", "−") for one in numbers]
-        if len(set(words)) == len(set(numbers)):
-            break
-    return words
 
 
 def _in_cone(axis: Tensor, cosine: float, target: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ DOUBT = 3.0
 """The most that a feature besides the first can say, as a log-odds."""
 SHARE = (0.02, 0.85)
 """Within which the share of attackers is believed to lie."""
+FEW, LONE, TWO = 10, 0.5, 1.5
+"""Fewer than two malicious clients are strays and no kind; but of so few clients, one alone can ruin the model."""
 CLEARLY = 0.15
 """An attack is one only where the mean agreement of the malicious kind is significantly below this part of honest's."""
 
@@ -97,7 +99,7 @@ def _log_odds(
 def _significance(honest: np.ndarray, noise: np.ndarray, centre: np.ndarray, spread: float) -> float:
     malicious = 1 - honest
     size = malicious.sum()
-    if size < 1.5:  # fewer than two: a stray client, no kind
+    if size < (LONE if len(honest) <= FEW else TWO):
         return -np.inf
     error = np.sqrt((malicious**2 * (spread + noise)).sum()) / size
     return float((CLEARLY * centre[0] - centre[1]) / max(error, 1e-6))

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.errors import UserError
-from thistle.experiments.runfolder import read_lines
 from thistle.strategies.build import resolve
 from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps import LossFilter, ServerLearning
@@ -100,7 +99,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, option: dict[str, Any]) ->
         run(broken, MortalGrid(broken, 3))
     resumed = run(tiny(tmp_path, "broken", **keys, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
-    assert list(read_lines(resumed.verdicts)) == list(read_lines(whole.verdicts)) != list(read_lines(plain.verdicts))
+    assert verdicts(resumed) == verdicts(whole) != verdicts(plain)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from tests.strategies.test_learning import CLASSES, COUNT, mlp, normed, server, softmax_regression
 from thistle.experiments.errors import UserError
@@ -349,7 +349,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, killed: int) -> None:
         run(broken, MortalGrid(broken, killed))
     resumed = run(tiny(tmp_path, "broken", **FLIPPED, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
-    assert list(read_lines(resumed.verdicts)) == list(read_lines(whole.verdicts))
+    assert verdicts(resumed) == verdicts(whole)
 
 
 def test_without_server_data_a_minority_is_found(tmp_path: Path) -> None:
@@ -379,3 +379,13 @@ def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, Any], message: 
 
 def test_it_is_a_flower_strategy_of_its_own_name() -> None:
     assert Evidence().name == "evidence" and not Evidence().is_mean()
+
+
+@pytest.mark.parametrize(("clients", "seen"), [(3, True), (10, True), (12, False)])
+def test_one_alone_is_an_attack_where_there_are_few(clients: int, seen: bool) -> None:
+    """Of three hospitals, one ruins the model; of many clients, a single odd one is no reason to leave anybody out."""
+    means = np.zeros((clients, 3))
+    means[:, 0] = np.linspace(0.8, 1.2, clients)
+    means[-1, 0] = -2.0
+    found = tell_apart(means, np.full((clients, 3), 5.0), WITHIN)
+    assert (found.significance > evidence.SURE) == seen and found.honest[-1] < 0.5 < found.honest[:-1].min()

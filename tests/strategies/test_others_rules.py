@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.extras import EXTRAS
@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_before_or_after_a_detection_resumes_exactly(
         run(broken, MortalGrid(broken, killed))
     resumed = run(tiny(tmp_path, "broken", **keys, **{"run.resume": True}))
     assert model_sha(resumed) == model_sha(whole)
-    assert list(read_lines(resumed.verdicts)) == list(read_lines(whole.verdicts))
+    assert verdicts(resumed) == verdicts(whole)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 import stat
 import subprocess
 from pathlib import Path
@@ -14,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key, load_ssh_public_key
 
 from tests.thistle.test_cli import thistle
-from thistle.commands.certs import certs
+from thistle.commands.certs.make import make as certs
+from thistle.commands.certs.renew import renew
 from thistle.experiments.errors import UserError
 
 
@@ -111,3 +113,52 @@ def test_no_key_is_in_the_repository() -> None:
     mark = b" PRIVATE " + b"KEY-----"
     files = [root / name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
     assert files and not [path for path in files if mark in path.read_bytes()]
+
+
+def test_a_site_makes_its_own_key_and_the_server_accepts_it(made: Path, tmp_path: Path) -> None:
+    done = thistle("certs", "request", "north", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE((tmp_path / "north" / "node.key").stat().st_mode) == 0o600
+    request = tmp_path / "north" / "request.csr"
+    signed = thistle("certs", "sign", str(made / "server"), str(request), cwd=tmp_path)
+    assert signed.returncode == 0, signed.stderr
+    public = made / "server" / "nodes" / "north.pub"
+    private = load_ssh_private_key((tmp_path / "north" / "node.key").read_bytes(), None)
+    assert load_ssh_public_key(public.read_bytes()) == private.public_key()
+    (mark,) = set(re.findall(r"SHA256:\S{43}", done.stdout + signed.stdout))
+    assert mark in signed.stdout, "both ends see the same fingerprint"
+    again = thistle("certs", "sign", str(made), str(request), cwd=tmp_path)
+    assert again.returncode == 2 and "not overwritten" in again.stderr
+    text = request.read_text().splitlines()
+    forged = text[5][:10] + ("A" if text[5][10] != "A" else "B") + text[5][11:]
+    request.write_text("\n".join([*text[:5], forged, *text[6:]]))
+    refused = thistle("certs", "sign", str(made), str(request), cwd=tmp_path)
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and str(request) in refused.stderr
+
+
+def test_a_certificate_is_renewed_for_the_same_names_and_key(tmp_path: Path) -> None:
+    home = tmp_path / "pki"
+    certs(home, ["fl.example.org"], ["alpha"])
+    before = x509.load_pem_x509_certificate((home / "server" / "server.pem").read_bytes())
+    files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and path.name != "server.pem"}
+    renew(home, ["new.example.org"])
+    after = x509.load_pem_x509_certificate((home / "server" / "server.pem").read_bytes())
+    after.verify_directly_issued_by(x509.load_pem_x509_certificate((home / "ca.crt").read_bytes()))
+    assert after.serial_number != before.serial_number and after.public_key() == before.public_key()
+    names = after.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost", "new.example.org"]
+    assert {path: path.read_bytes() for path in files} == files, "nodes need nothing"
+    renew(home, None, new_key=True)
+    key = load_pem_private_key((home / "server" / "server.key").read_bytes(), None)
+    newest = x509.load_pem_x509_certificate((home / "server" / "server.pem").read_bytes())
+    assert key.public_key() == newest.public_key() != after.public_key()
+
+
+def test_what_cannot_be_renewed(made: Path, tmp_path: Path) -> None:
+    for folder, reason in ((tmp_path, "has no CA"), (made / "server", "has no CA")):
+        with pytest.raises(UserError, match=reason):
+            renew(folder)
+    (tmp_path / "ca.key").write_bytes((made / "ca.key").read_bytes())
+    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
+    with pytest.raises(UserError, match="no certificate to renew"):
+        renew(tmp_path)

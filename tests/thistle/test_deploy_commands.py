@@ -19,7 +19,7 @@ import pytest
 
 from tests.federations import run, tiny
 from tests.thistle.test_cli import thistle
-from thistle.commands.certs import certs
+from thistle.commands.certs.make import make as certs
 from thistle.commands.deploy.local import TRIAL, fitting, share
 from thistle.commands.deploy.members import add_node
 from thistle.commands.deploy.submit import for_server, show

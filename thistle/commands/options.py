@@ -24,6 +24,10 @@ ServerState = Annotated[str, typer.Option(help="The server's state folder, where
 Cold = Annotated[
     bool, typer.Option("--cold", help="Start a new Python for each message: slower, less memory between messages.")
 ]
+MetricsPort = Annotated[
+    int,
+    typer.Option("--metrics", min=0, max=65535, metavar="PORT", help="Metrics for Prometheus, on this loopback port."),
+]
 
 
 def with_replies(overrides: list[str] | None, keep: bool) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from thistle.commands.options import Out, Quiet
+from thistle.deploy.submissions import folders_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
@@ -72,8 +73,8 @@ def is_deployed(folder: RunFolder) -> bool:
 
 
 def find_run(run: str, out: str) -> RunFolder:
-    """The run folder that a path or a name means."""
-    for path in (Path(run).expanduser(), Path(out).expanduser() / run):
+    """The run folder that a path or a name means; of a name also what a server of this machine has under it."""
+    for path in (Path(run).expanduser(), Path(out).expanduser() / run, *folders_of(run)):
         if (path / "experiment.toml").is_file():
             return RunFolder(path.resolve())
     raise UserError(f"{run}: no run folder there, nor at {Path(out) / run}")

@@ -25,6 +25,8 @@ from thistle.protocol.text import printable
 from thistle.terminal.addresses import parse_address
 
 PATIENCE = 10.0
+SOON = 30 * 86400.0
+"""Seconds before its end in which a certificate should be renewed."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,12 @@ def check_certificate(folder: Path) -> Finding:
         return Finding("certificate", False, f"{printable(error) or 'not signed by ca.crt'}: thistle certs makes one")
     left = own.not_valid_after_utc.timestamp() - time.time()
     if left < 0:
-        return Finding("certificate", False, "it has expired: make new ones (thistle certs)")
+        return Finding("certificate", False, "it has expired: thistle certs renew DIR makes a new one")
     known = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     if not {"127.0.0.1", "localhost"} <= set(known):
         return Finding("certificate", False, "127.0.0.1 and localhost are not among its names: the server needs both")
-    return Finding("certificate", True, f"for {', '.join(known)}; {left / 86400:.0f} days left")
+    soon = ": renew it soon (thistle certs renew DIR)" if left < SOON else ""
+    return Finding("certificate", True, f"for {', '.join(known)}; {left / 86400:.0f} days left{soon}")
 
 
 def check_free(listen: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from thistle.engines.flower_programs import NAME, Flwr
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import read_json, write_json
 from thistle.experiments.settings import parse_ids
-from thistle.protocol.text import last_line
+from thistle.protocol.text import last_line, printable
+from thistle.server.transport.hosts import LONGEST_NAME
 
 
 @dataclass
@@ -61,6 +62,24 @@ class Members:
             shared = wanted & set(parse_ids("bindings", said["clients"], MOST, 10**6))
             if node != but and shared:
                 raise UserError(f"--clients {clients}: {min(shared)} is {said.get('name', node)}'s already")
+
+    def check_name(self, name: str, but: str) -> None:
+        """Refuse one that would not tell a site from another, or not on one line."""
+        if not name or name != printable(name, LONGEST_NAME):
+            raise UserError(f"--name {printable(name)!r}: should be 1 to {LONGEST_NAME} printable characters")
+        if any(node != but and said.get("name") == name for node, said in self.all().items()):
+            raise UserError(f"--name {name}: another node is called so; choose a name that tells them apart")
+
+    def replies(self, clients: int, online: Collection[str]) -> tuple[int, int]:
+        """Of an experiment's clients, how many the nodes online stand for, and how many of the nodes have any."""
+        members = {node: said for node, said in self.all().items() if node in online}
+        if not members:  # on loopback nobody is bound: every node may run everybody
+            return clients, len(online)
+        counts = [
+            sum(one < clients for one in parse_ids("bindings", said["clients"], MOST, 10**6))
+            for said in members.values()
+        ]
+        return sum(counts), sum(count > 0 for count in counts)
 
     def bind(self, node: str, clients: str, own_data: bool, name: str, key: str) -> None:
         entry = {"clients": clients, "own-data": own_data, "name": name, "key": key}

@@ -15,7 +15,7 @@ MOST = 10**9
 """Client ids below this; the experiment knows how many there really are."""
 
 
-def node_config(clients: str, data: str, role: str, attack: str, more: list[str]) -> dict[str, Value]:
+def node_config(clients: str, data: str, role: str, attack: str, more: list[str], site: str = "") -> dict[str, Value]:
     """The node's config; UserError for what a node of ours would refuse later."""
     from thistle.attacks.roles import ROLES, node_orders
     from thistle.client.data import OWN
@@ -32,6 +32,8 @@ def node_config(clients: str, data: str, role: str, attack: str, more: list[str]
         raise UserError(f"--attack {attack}: only with --role malicious")
     if attack:
         config["attack"] = attack
+    if site:
+        config["site"] = site
     config |= _settings(more, role)
     node_orders(config)
     return config

@@ -56,6 +56,8 @@ class Service:
     explain: Callable[[str], str] = last_line
     """What a log means that ended badly."""
     deaths: int = 0
+    starts: int = 0
+    """Since the supervisor was started."""
     _started: float = 0.0
     _probed: float = 0.0
     _silent: int = 0
@@ -95,6 +97,7 @@ class Service:
                 stderr=log,
                 start_new_session=True,
             )
+        self.starts += 1
         self.ready, self._silent = self.probe is None, 0
         self._started = self._probed = time.monotonic()
 

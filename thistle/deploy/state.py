@@ -1,7 +1,8 @@
 """Where a server or a node keeps what must survive it.
 
 server/   flwr/ (Flower's home and the address for `flwr`), state.db, bindings.json, superexec.key, audit.* (log, keys),
-          server.json (who listens where), gateway/ (nginx's configuration and its access log), logs/, runs/
+          server.json (who listens where), submitted.jsonl (whose number at Flower is whose name),
+          gateway/ (nginx's configuration and its access log), logs/, runs/
 node-…/   flwr/, superexec.key, server.json, logs/
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +103,12 @@ class State:
 
     def told(self) -> dict[str, Any]:
         return read_json(self.about) if self.about.is_file() else {}
+
+
+def again(server: State, *words: str) -> str:
+    """A `thistle deploy` command for this server, as one can type it."""
+    usual = server.path in (root() / "server", root() / "local")
+    return shlex.join(["thistle", "deploy", *words, *([] if usual else ["--state", str(server.path)])])
 
 
 def running_server(given: str) -> State:

@@ -39,6 +39,7 @@ class VerdictLog:
         self.codes, self.reasons = array("B"), array("B")
         self.scores, self.thresholds = array("d"), array("d")
         self.notes: dict[str, int] = {"": 0}
+        self.sites: dict[int, str] = {}
 
     def update(self) -> None:
         """Read to the last whole line; from the start where a resumed run has written the file anew."""
@@ -71,6 +72,8 @@ class VerdictLog:
             value = number(line.get(name))
             column.append(np.nan if value is None else value)
         self.reasons.append(self._note(line))
+        if isinstance(line.get("site"), str):
+            self.sites[line["client"]] = line["site"][:200]
 
     def _note(self, line: Mapping[str, Any]) -> int:
         """Who did it, and why; of a strategy's reasons, most of which hold numbers, no two are the same."""
@@ -131,6 +134,7 @@ def client_map(log: VerdictLog, truth: Truth | None) -> dict[str, Any]:
     return {
         "rounds": columns.tolist(),
         "clients": shown.tolist(),
+        "sites": [log.sites.get(int(client)) for client in shown] if log.sites else None,
         "total": len(seen),
         "damaged": log.damaged,
         "malicious": sorted(truth.malicious) if truth else None,

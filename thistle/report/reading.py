@@ -18,6 +18,8 @@ from typing import Any
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import flatten_tables, read_file
 from thistle.experiments.runfolder import detection_parts
+from thistle.results.sites import findings
+from thistle.server.recording.sites import tally
 
 MEASURES = (
     "accuracy",
@@ -65,6 +67,10 @@ class Run:
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
     summary: Mapping[str, Any]
+    sites: Mapping[str, Mapping[str, Any]]
+    """Of a deployed run, what all rounds so far say of each site."""
+    pointed_out: Sequence[str]
+    """The sites that somebody should ask, in sentences."""
     deployed: bool = False
     """Whether real nodes took part, which keep to themselves who attacks."""
     changed: float = 0.0
@@ -136,6 +142,7 @@ def read_run(folder: Path, name: str) -> Run:
     gone = status.get("status") in ("starting", "running") and is_abandoned(folder)
     if gone:
         status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
+    sites = _sites(lines)
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
     columns |= _detection(lines)
     columns |= _nested(lines, "client_accuracy", {f"client_accuracy.{name}": name for name in CLIENTS})
@@ -150,10 +157,28 @@ def read_run(folder: Path, name: str) -> Run:
         withstood=_withstood(folder, summary, problems),
         by_class=_by_class(lines),
         summary=_in_parts(summary),
+        sites=sites,
+        pointed_out=[f"{one.site} {one.text} {one.advice}" for one in findings({"sites": sites})],
         deployed=_is_deployed(lines),
         changed=_changed(folder),
         problems=problems,
     )
+
+
+def _sites(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What is there of them: damaged counts are none."""
+    outcomes = [{"sites": {name: _outcome(said) for name, said in one.items()}} for one in _dicts(lines, "sites")]
+    return tally(outcomes)
+
+
+def _outcome(said: Any) -> dict[str, Any]:
+    """Counts and texts."""
+    known = said if isinstance(said, dict) else {}
+    return {
+        key: value
+        for key, value in known.items()
+        if (key in ("step", "reason")) == isinstance(value, str) and (isinstance(value, str) or is_id(value))
+    }
 
 
 def _is_deployed(lines: Sequence[dict[str, Any]]) -> bool:

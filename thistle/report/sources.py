@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from thistle.deploy.submissions import folders_of
 from thistle.experiments.errors import UserError
 
 DEEP = 3
@@ -21,8 +22,8 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_folder(name: str, out: str) -> Path:
-    """A path, or the name of something below `out`."""
-    for path in (Path(name).expanduser(), Path(out).expanduser() / name):
+    """A path, or the name of something below `out`, or of a run that a server of this machine has."""
+    for path in (Path(name).expanduser(), Path(out).expanduser() / name, *folders_of(name)):
         if path.is_dir():
             return path.resolve()
     raise UserError(f"{name}: no folder there, nor at {Path(out) / name}")

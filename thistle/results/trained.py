@@ -114,7 +114,7 @@ class Trained:
     """A model with all that is needed to use it."""
 
     def __init__(self, subject: Subject) -> None:
-        self.experiment = subject.experiment
+        self.experiment, self.file = subject.experiment, subject.model
         self.classes, self.shape = read_facts(subject)
         """The classes' names in the order of the logits; channels, height and width of the images."""
         self.device = pick_device("auto")

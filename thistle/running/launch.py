@@ -18,6 +18,8 @@ from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
 from thistle.experiments.settings import Runtime
 from thistle.results import shown
 from thistle.results.detected import detected
+from thistle.results.sites import findings
+from thistle.running.cautions import few
 from thistle.running.prepare import claim_folder, cores
 from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, decoding, results, say, table
@@ -106,7 +108,8 @@ class Launch:
     def execute(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> None:
         """Run (or continue) in `folder`; raises where the run does not finish."""
         if not self.quiet:
-            say(plan)
+            for line in (plan, *few(experiment)):
+                say(line)
         try:
             folder.save_experiment(experiment)
             with RunProgress(folder, experiment.rounds, self.quiet) as progress:
@@ -177,6 +180,8 @@ def show_summary(folder: RunFolder, where: str = "") -> None:
         ["model sha256", summary["model_sha256"][:16]],
     ]
     results.print(table("", ["", ""], rows))
+    for found in findings(summary):
+        results.print(f"{found.site} {found.text} {found.advice}", markup=False, soft_wrap=True)
     results.print(f"run folder: {where or folder.path}", markup=False, soft_wrap=True)
     if not where:
         results.print(f"next: thistle report {folder.path}", markup=False, soft_wrap=True)

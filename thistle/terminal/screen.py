@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 
 from rich.console import Console
@@ -31,6 +32,11 @@ def complain(text: str) -> None:
 def say(text: str) -> None:
     """One line of progress."""
     messages.print(escape(text))
+
+
+def log(text: str) -> None:
+    """One line of what a server or a node does, with the time that all machines of a federation share."""
+    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ} {text}")
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from thistle.commands.deploy import clean, doctor, local, members, node, server, status, submit
+from thistle.commands.deploy import clean, doctor, local, members, node, server, status, stop, submit
 from thistle.commands.settable import Settable
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app.command("server")(server.server)
 app.command("node")(node.node)
 app.command("submit", cls=Settable)(submit.submit)
 app.command("resume")(submit.resume)
+app.command("stop")(stop.stop)
 app.command("status")(status.status)
 app.command("add-node")(members.add_node)
 app.command("revoke")(members.revoke)

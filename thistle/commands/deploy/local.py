@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from thistle.commands.options import Cold
+from thistle.commands.options import Cold, MetricsPort
+from thistle.deploy.metrics import page, samples, serving
 from thistle.deploy.nodeconfig import as_text, node_config
 from thistle.deploy.programs import LOOPBACK, fork_servers, server_superexec, superlink, supernode
 from thistle.deploy.service import Service
@@ -18,21 +19,36 @@ from thistle.deploy.supervisor import Supervisor
 from thistle.engines.flower_programs import free_port, write_connection
 from thistle.experiments.errors import UserError
 from thistle.running.prepare import make_experiment
-from thistle.terminal.screen import say
+from thistle.terminal.screen import log
 
 TRIAL = "digits-clean"
+CLIENTS = 50
 
 
 def local(
     count: Annotated[int, typer.Argument(metavar="N", min=1, max=64, help="How many nodes.")],
     clients: Annotated[
-        int, typer.Option(min=0, help="The experiments' task.clients, divided among the nodes; 0: nodes share all.")
-    ] = 50,
+        int | None,
+        typer.Option(
+            min=0,
+            help="The experiments' task.clients, divided among the nodes (default: 50; with --data one for each node); "
+            "0: nodes share all.",
+        ),
+    ] = None,
     malicious: Annotated[int, typer.Option(min=0, help="So many nodes, the last ones, attack.")] = 0,
     attack: Annotated[str, typer.Option(help="What malicious nodes do (thistle list attacks).")] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… and its like.")
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="folder:PATH or npz:PATH: a node's own data; repeat it, once for each node."),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="What reports call a node; repeat it, once for each node. Default: node-1, …"),
+    ] = None,
+    metrics: MetricsPort = 0,
     cold: Cold = False,
 ) -> None:
     """Run a federation on this machine until Ctrl-C; plain text, on loopback only."""
@@ -40,6 +56,11 @@ def local(
         raise UserError(f"--malicious {malicious}: there are {count} nodes")
     if bool(malicious) != bool(attack):
         raise UserError("--malicious and --attack: give both, or neither")
+    sources = one_each("--data", data, count, [""] * count)
+    sites = one_each("--name", names, count, [f"node-{number + 1}" for number in range(count)])
+    if len(set(sites)) < count:
+        raise UserError(f"--name: {', '.join(sites)}: should tell the nodes apart")
+    clients = clients if clients is not None else count if data else CLIENTS
     state = State(root() / "local")
     state.create()
     with state.held():
@@ -48,15 +69,23 @@ def local(
         write_connection(state.home, f"{LOOPBACK}:{port}")
         link = superlink(state, port, None)
         services = [link, server_superexec(state, port, None, link)]
-        forks = fork_servers("warm", state, cold, say)
+        forks = fork_servers("warm", state, cold, log)
         for number in range(count):
             attacks = number >= count - malicious
             role, kind, more = ("malicious", attack, settings or []) if attacks else ("honest", "", [])
-            config = node_config(share(clients, count, number), "", role, kind, more)
+            config = node_config(share(clients, count, number), sources[number], role, kind, more, sites[number])
             services += _node(f"node-{number + 1}", state, port, as_text(config), link, forks)
         state.tell({"port": port, "services": {service.name: service.health for service in services}, "nodes": count})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor([*forks, *services], say) as supervisor:
-            supervisor.run(lambda: say(_welcome(count, clients)))
+        said = serving(metrics, lambda: page(samples(state, services)))
+        with contextlib.suppress(KeyboardInterrupt), said, Supervisor([*forks, *services], log) as supervisor:
+            supervisor.run(lambda: log(_welcome(count, clients)))
+
+
+def one_each(option: str, given: list[str] | None, count: int, usual: list[str]) -> list[str]:
+    """What was given for each node, or what is usual."""
+    if given and len(given) != count:
+        raise UserError(f"{option}: given {len(given)} times for {count} nodes; give it once for each, in their order")
+    return given or usual
 
 
 def share(clients: int, count: int, number: int) -> str:

@@ -23,20 +23,25 @@ def add_node(
     own_data: Annotated[
         bool, typer.Option("--own-data", help="It trains on data of its own: believe its sizes, up to a limit.")
     ] = False,
-    name: Annotated[str, typer.Option(help="What to call it; default: the key's name.")] = "",
+    name: Annotated[
+        str, typer.Option(help="What reports and logs call it, such as 'North Clinic'; default: the key's name.")
+    ] = "",
     state: ServerState = "",
 ) -> None:
     """Admit a node by its key, and bind clients to it; again: bind other clients. Runs that start later heed it."""
     if not key.is_file():
         raise UserError(f"{key}: no such file")
-    name, mark = name or key.stem, fingerprint(key)
+    mark = fingerprint(key)
     server = running_server(state)
     if "ca" not in server.told():
         raise UserError(f"{server.path}: a server on loopback without certificates knows no keys")
     members = Members(server)
     with members.alone():
-        node = next((node for node, said in members.all().items() if said.get("key") == mark), "")
+        known = members.all()
+        node = next((node for node, said in known.items() if said.get("key") == mark), "")
+        name = name or str(known.get(node, {}).get("name") or key.stem)
         members.check(clients, but=node)
+        members.check_name(name, but=node)
         if not node:
             flwr = Flwr(flower_environment(server.home))
             say(f"$ {shown(flwr, 'supernode', 'register', str(key), NAME, '--name', name)}")

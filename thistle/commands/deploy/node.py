@@ -16,7 +16,7 @@ from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
 from thistle.experiments.errors import UserError
 from thistle.terminal.addresses import parse_address
-from thistle.terminal.screen import say
+from thistle.terminal.screen import log
 
 
 def node(
@@ -47,8 +47,8 @@ def node(
     place = State(Path(state).expanduser().absolute() if state else root() / f"node-{name}")
     place.create()
     with place.held():
-        forks = fork_servers(f"{name}-warm", place, cold, say)
+        forks = fork_servers(f"{name}-warm", place, cold, log)
         services = supernode(name, place, server, as_text(config), folder / "ca.crt", folder / "node.key", forks)
         place.tell({"server": server, "services": {service.name: service.health for service in services}})
-        with contextlib.suppress(KeyboardInterrupt), Supervisor([*forks, *services], say) as supervisor:
-            supervisor.run(lambda: say(f"the node {name} is up"))
+        with contextlib.suppress(KeyboardInterrupt), Supervisor([*forks, *services], log) as supervisor:
+            supervisor.run(lambda: log(f"the node {name} is up"))

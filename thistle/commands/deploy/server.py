@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from thistle.commands.options import MetricsPort
 from thistle.deploy.disk import DiskWatch, LogWatch
 from thistle.deploy.gateway import gateway
 from thistle.deploy.health import accepts
+from thistle.deploy.metrics import page, samples, serving
 from thistle.deploy.programs import LOOPBACK, ServerFiles, server_superexec, superlink
 from thistle.deploy.state import State, root
 from thistle.deploy.supervisor import Supervisor
@@ -19,7 +21,7 @@ from thistle.experiments.chain import user
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
 from thistle.terminal.addresses import parse_address
-from thistle.terminal.screen import say
+from thistle.terminal.screen import log
 
 
 def server(
@@ -31,6 +33,7 @@ def server(
     state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/server.")] = "",
     no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Nodes of this machine only.")] = False,
     min_free: Annotated[float, typer.Option(help="GiB of disk below which the gateway closes.")] = 1.0,
+    metrics: MetricsPort = 0,
 ) -> None:
     """Run the federation's server with TLS and node authentication."""
     files = server_files(certs)
@@ -56,12 +59,13 @@ def server(
                 "services": {service.name: service.health for service in services},
             }
         )
-        supervisor = Supervisor(services, say)
+        supervisor = Supervisor(services, log)
         if door:
-            supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, say))
-            supervisor.chores.append(LogWatch([place.access_log, door.log], say))
-        with contextlib.suppress(KeyboardInterrupt), supervisor:
-            supervisor.run(lambda: say(_welcome(files, listen, port, no_gateway)))
+            supervisor.chores.append(DiskWatch(place.path, int(min_free * 2**30), door, log))
+            supervisor.chores.append(LogWatch([place.access_log, door.log], log))
+        said = serving(metrics, lambda: page(samples(place, services, files.certificate)))
+        with contextlib.suppress(KeyboardInterrupt), said, supervisor:
+            supervisor.run(lambda: log(_welcome(files, listen, port, no_gateway)))
 
 
 def server_files(folder: Path) -> ServerFiles:

@@ -13,8 +13,9 @@ import typer
 from thistle.commands.options import KeepReplies, Overrides, Quiet, ServerState, Source, with_replies
 from thistle.commands.resume import find_run
 from thistle.deploy.follow import Follower, shown, wait_for_verdict
-from thistle.deploy.members import listed
-from thistle.deploy.state import State, running_server
+from thistle.deploy.members import Members, listed
+from thistle.deploy.state import State, again, running_server
+from thistle.deploy.submissions import write_down
 from thistle.engines import staging
 from thistle.engines.flower_programs import NAME, EngineError, Flwr, flower_environment
 from thistle.experiments.chain import fingerprint, user
@@ -22,6 +23,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, nest
 from thistle.experiments.settings import Run
+from thistle.running.cautions import cautions
 from thistle.running.launch import show_summary
 from thistle.running.prepare import make_experiment
 from thistle.terminal.progress import RunProgress
@@ -101,10 +103,20 @@ def for_server(experiment: Experiment, server: State, named: bool, out: str, nod
 def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
     """The exit code."""
     flwr = Flwr(flower_environment(server.home))
-    if not quiet and not any(node["status"] == "online" for node in listed(flwr)):
-        say("no node is online yet: the run waits for the first")
+    if not quiet:
+        for line in _about_nodes(server, experiment, {n["node-id"] for n in listed(flwr) if n["status"] == "online"}):
+            say(line)
     with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
         return _run(server, flwr, experiment, Path(scratch), quiet)
+
+
+def _about_nodes(server: State, experiment: Experiment, online: set[str]) -> list[str]:
+    """What is to be said of those who are there, before they start."""
+    if not online:
+        return ["no node is online yet: the run waits for the first"]
+    replies, sites = Members(server).replies(experiment.task.clients, online)
+    replies = min(replies, experiment.client.per_round)
+    return cautions(experiment, replies, "sites" if replies == sites else "clients") if replies else []
 
 
 def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet: bool) -> int:
@@ -120,6 +132,7 @@ def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet
     about = {"run": experiment.run.name, "again": experiment.run.resume, "experiment_sha256": fingerprint(document)}
     server.audit.append("submitted", user=user(), **about)
     run_id = flwr.run(app, config)
+    write_down(server, run_id, Path(experiment.run.out) / experiment.run.name)
     follower = None
     try:
         with RunProgress(mirror, experiment.rounds, quiet) as progress:
@@ -130,11 +143,11 @@ def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet
             raise EngineError(f"the run is {status}")
     except EngineError as error:
         complain(f"{error}; {_where(follower, experiment)}")
-        complain(f"continue with: thistle deploy resume {experiment.run.name}")
+        complain(f"continue with: {again(server, 'resume', experiment.run.name)}")
         return 1
     except KeyboardInterrupt:
         complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
-        say(shown(flwr, "stop", run_id, NAME))
+        say(again(server, "stop", experiment.run.name))
         raise
     if not quiet:
         show(mirror, follower, experiment)
@@ -145,6 +158,7 @@ def show(mirror: RunFolder, follower: Follower, experiment: Experiment) -> None:
     """The summary; where the log stream broke before it came, at least where it is."""
     if mirror.summary.is_file():
         show_summary(mirror, follower.folder)
+        say(f"next: thistle report {experiment.run.name}")
     else:
         say(f"the run has finished; its summary was not heard: {_where(follower, experiment)}")
 

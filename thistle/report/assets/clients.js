@@ -93,7 +93,7 @@ function clients(load) {
     const strip = bad.size ? Math.max(0.6, wide * 0.012) : 0;
     const height = Math.min(620, Math.max(180, 70 + 14 * high));
     const chart = new Chart(host, {label: "a map of clients over rounds, coloured by what became of each reply", height,
-      x_range: [0.5 - strip * 1.6, wide + 0.5], y_range: [0, high], x_axis_label: "round", y_axis_label: "client", tools: "pan,box_zoom,wheel_zoom,reset,save"});
+      x_range: [0.5 - strip * 1.6, wide + 0.5], y_range: [0, high], x_axis_label: "round", y_axis_label: map.sites ? "site" : "client", tools: "pan,box_zoom,wheel_zoom,reset,save"});
     const f = chart.figure;
     chart.countRounds();
     f.xgrid.visible = false; f.ygrid.visible = false;
@@ -105,7 +105,7 @@ function clients(load) {
     }
     const step = Math.max(1, Math.ceil(high / 24)), ticks = order.map((_, i) => i).filter((i) => i % step === 0);
     f.yaxis.ticker = new Bokeh.FixedTicker({ticks: ticks.map((i) => high - i - 0.5)});
-    f.yaxis.major_label_overrides = new Map(ticks.map((i) => [high - i - 0.5, String(map.clients[order[i]])]));
+    f.yaxis.major_label_overrides = new Map(ticks.map((i) => [high - i - 0.5, called(map, order[i])]));
     if (map.rounds[0] !== 1 || map.rounds.at(-1) !== wide) f.xaxis.axis_label = "round (those on record)";
     chart.hover([cells], (_, at) => {
       const x = Math.floor(at.x - 0.5), own = order[high - 1 - Math.floor(at.y)], cell = own * wide + x, client = map.clients[own];
@@ -113,7 +113,7 @@ function clients(load) {
       const kind = map.malicious === null ? "" : bad.has(client) ? ", malicious" : ", honest";
       const mark = map.marks?.[cell], cut = map.cuts?.[cell], why = map.notes[map.why[cell]];
       const known = (value) => value !== undefined && !Number.isNaN(value);
-      return tip([`client ${client}${kind}, round ${map.rounds[x]}`, (judged ? JUDGED[codes[cell]] + ": " : "") + VERDICTS[map.codes[cell]] + (why ? ` by ${why}` : ""),
+      return tip([`${map.sites?.[own] ? `${map.sites[own]}, ` : ""}client ${client}${kind}, round ${map.rounds[x]}`, (judged ? JUDGED[codes[cell]] + ": " : "") + VERDICTS[map.codes[cell]] + (why ? ` by ${why}` : ""),
         ...(known(mark) ? [`score ${decimal(mark, 4)}${known(cut) ? `, the cut at ${decimal(cut, 4)}` : ""}`] : [])]);
     });
     host.dataset.cells = wide * high;
@@ -121,6 +121,14 @@ function clients(load) {
   }
 
   return {section: place, again, draw};
+}
+
+// By its site; a site that stands for several clients needs their numbers too.
+function called(map, own) {
+  const site = map.sites?.[own], number = String(map.clients[own]);
+  if (!site) return number;
+  const name = site.length > 24 ? `${site.slice(0, 23)}…` : site;
+  return map.sites.filter((other) => other === site).length > 1 ? `${name} ${number}` : name;
 }
 
 // 1 and 2 are right, 3 and 4 wrong, 5 failed; an attacker whose attack is off counts as honest.

@@ -39,6 +39,24 @@ function overview(runs) {
   return section("overview", "Overview", known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
 }
 
+// Real hospitals, by name: what became of their work, and whom somebody should ask.
+function sites() {
+  const body = el("div"), place = section("sites", "Sites", body);
+  return {section: place, again() {
+    const runs = data.runs.filter((run) => !hidden.has(run.id) && Object.keys(run.sites).length);
+    place.hidden = runs.length === 0;
+    empty(body).append(...runs.flatMap((run) => siteTable(run, runs.length > 1)));
+  }};
+}
+
+function siteTable(run, named) {
+  const head = ["site", "rounds", "used", "left out", "no answer", "mostly left out by", "the last reason"];
+  const rows = Object.entries(run.sites).map(([name, said]) => [name, said.rounds, said.rounds - said.left_out - said.silent,
+    said.left_out, said.silent, said.step || "–", said.reason || "–"].map(String));
+  return [named ? el("h3", {}, run.name) : null, ...run.pointed_out.map((text) => el("p", {class: "finding"}, text)),
+    table(head, rows, [1, 2, 3, 4])].filter(Boolean);
+}
+
 // A table without the columns of which no row knows anything.
 function known(head, rows, isNumber) {
   const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));

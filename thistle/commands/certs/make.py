@@ -1,4 +1,4 @@
-"""`thistle certs`: everything that hosts need to trust each other, one folder a host."""
+"""`thistle certs DIR`: everything that hosts need to trust each other, one folder a host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVER = "server"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
 
 
-def certs(
+def make(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder; an old one only gets further nodes.")],
     hosts: Annotated[
         list[str] | None, typer.Option("--host", metavar="NAME", help="The server's name or address; may be repeated.")
@@ -29,10 +29,9 @@ def certs(
     """Make a CA, the server's certificate and a key for each node; nothing is ever overwritten."""
     names = list(dict.fromkeys(nodes or []))
     for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name == SERVER:
-            raise UserError(f"--node {name}: should be a plain name other than {SERVER}, for a folder")
+        check_name(f"--node {name}", name)
     for host in hosts or []:
-        _check_host(host)
+        check_host(host)
     old = (folder / "ca.crt").is_file()
     if hosts and old:
         raise UserError(f"{folder} already holds a federation's certificates: choose another folder")
@@ -50,7 +49,13 @@ def certs(
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 
 
-def _check_host(host: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Refuse what cannot name a node's folder and its public key."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name == SERVER:
+        raise UserError(f"{what}: should be a plain name other than {SERVER}, for a folder")
+
+
+def check_host(host: str) -> None:
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -74,8 +79,8 @@ def _make_server(folder: Path, hosts: list[str]) -> None:
     pki.write_public(server / "ca.crt", authority.pem)
     pki.write_public(server / "server.pem", certificate)
     pki.write_secret(server / "server.key", key)
-    _tell(f"{server}: for the server, who is called {', '.join(hosts)}")
-    _tell(f"{folder / 'ca.key'}: for nobody's machine; keep it apart, or destroy it")
+    tell(f"{server}: for the server, who is called {', '.join(hosts)}")
+    tell(f"{folder / 'ca.key'}: keep it offline; do not copy it to any host. It renews the server's certificate")
 
 
 def _make_node(folder: Path, name: str) -> None:
@@ -86,8 +91,9 @@ def _make_node(folder: Path, name: str) -> None:
     shutil.copyfile(folder / "ca.crt", folder / name / "ca.crt")
     pki.write_secret(folder / name / "node.key", private)
     pki.write_public(folder / SERVER / "nodes" / f"{name}.pub", public)
-    _tell(f"{folder / name}: for the node {name}")
+    tell(f"{folder / name}: for the node {name}")
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """What was made, and for whom."""
     results.print(line, markup=False, soft_wrap=True)
