@@ -17,8 +17,11 @@ from torch.nn.functional import cross_entropy
 from thistle.experiments.errors import UserError
 from thistle.tasks.dataset import Images
 from thistle.tasks.models import predict
+from thistle.tasks.threads import on_copies
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Backward = Callable[[Loss, nn.Module, Tensor, Tensor], Tensor]
+"""Leaves the gradient of a batch's loss with the parameters, and returns the loss."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(predict(model, pixels), labels)
 
 
+def at_once(loss: Loss, model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    """The whole batch in one pass."""
+    value = loss(model, pixels, labels)
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.detach()
+
+
 def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """One epoch: a random order, cut into batches (the last may be smaller)."""
     return iter(torch.randperm(count, generator=generator).split(size))
@@ -97,6 +107,7 @@ def train(
     generator: torch.Generator,
     loss: Loss = plain_loss,
     shift: Sequence[Tensor] | None = None,
+    backward: Backward = at_once,
 ) -> float:
     """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator.
 
@@ -111,8 +122,7 @@ def train(
     for _ in range(recipe.epochs):
         for batch in batches(len(labels), recipe.batch_size, generator):
             index = batch.to(pixels.device)
-            value = loss(model, pixels[index], labels[index])
-            value.backward()  # type: ignore[no-untyped-call]
+            value = backward(loss, model, pixels[index], labels[index])
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - origin, alpha=recipe.proximal_mu)
@@ -120,7 +130,7 @@ def train(
                 if parameter.grad is not None:
                     parameter.grad.add_(extra)
             optimiser.step()
-            total += value.detach() * len(batch)
+            total += value * len(batch)
     return float(total) / (recipe.epochs * len(labels))
 
 
@@ -128,9 +138,14 @@ def train(
 def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, float]:
     """Whether the model is right, one boolean per image, and the mean cross-entropy; in eval mode."""
     model.eval()
-    right, loss = [], 0.0
-    for chunk, targets in zip(pixels.split(batch_size), labels.split(batch_size), strict=True):
-        logits = predict(model, chunk)
-        right.append(logits.argmax(1) == targets)
-        loss += float(cross_entropy(logits, targets, reduction="sum"))
-    return torch.cat(right), loss / len(labels)
+    chunks = list(zip(pixels.split(batch_size), labels.split(batch_size), strict=True))
+    found = on_copies(_right_and_loss, model, pixels[:1], chunks, len(chunks))
+    return torch.cat([right for right, _ in found]), sum(loss for _, loss in found) / len(labels)
+
+
+@torch.inference_mode()
+def _right_and_loss(model: nn.Module, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, float]:
+    """Of one chunk: the loss is a sum."""
+    pixels, labels = chunk
+    logits = predict(model, pixels)
+    return logits.argmax(1) == labels, float(cross_entropy(logits, labels, reduction="sum"))
