@@ -44,7 +44,7 @@ def share_out(workers: Callable[[], Callable[[T], R]], items: Iterable[T], count
     `workers` makes one for each thread, all of them in the caller's. Items are taken one at a time and in their order,
     so that drawing random numbers as they are taken is safe.
     """
-    share = _Share(items)
+    share: _Share[T, R] = _Share(items)
     own, *others = [workers() for _ in range(max(min(_threads, count), 1))]
     helpers = [Thread(target=share.help, args=(worker,)) for worker in others]
     for helper in helpers:

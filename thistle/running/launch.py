@@ -18,7 +18,8 @@ from thistle.experiments.plugins import is_own
 from thistle.experiments.runfolder import RunFolder, disk_fault, read_json
 from thistle.results import shown
 from thistle.results.detected import detected
-from thistle.running.prepare import claim_folder, cores
+from thistle.running.prepare import claim_folder
+from thistle.tasks.threads import cores
 from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, decoding, results, say, table
 

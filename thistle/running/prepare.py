@@ -21,7 +21,7 @@ from thistle.experiments.experiment import (
 )
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
-from thistle.tasks.threads import cores as cores
+from thistle.tasks.threads import cores
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 SWEEPS = PRESETS / "sweeps"
