@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_threads = 1
+
+class _Allowed:
+    """How many threads this process may use at once."""
+
+    threads = 1
 
 
 def cores() -> int:
@@ -30,12 +34,11 @@ def cores() -> int:
 @contextmanager
 def every_core() -> Iterator[None]:
     """Inside, work is shared out to a thread per processor; outside, whoever has it does it alone."""
-    global _threads
-    before, _threads = _threads, cores()
+    before, _Allowed.threads = _Allowed.threads, cores()
     try:
         yield
     finally:
-        _threads = before
+        _Allowed.threads = before
 
 
 def share_out(workers: Callable[[], Callable[[T], R]], items: Iterable[T], count: int) -> list[R]:
@@ -45,7 +48,7 @@ def share_out(workers: Callable[[], Callable[[T], R]], items: Iterable[T], count
     so that drawing random numbers as they are taken is safe.
     """
     share: _Share[T, R] = _Share(items)
-    own, *others = [workers() for _ in range(max(min(_threads, count), 1))]
+    own, *others = [workers() for _ in range(max(min(_Allowed.threads, count), 1))]
     helpers = [Thread(target=share.help, args=(worker,)) for worker in others]
     for helper in helpers:
         helper.start()
@@ -100,7 +103,7 @@ def on_copies(
 
     A model that draws random numbers even then, as `example` shows, gets its items one after the other.
     """
-    if _threads == 1 or count == 1 or example.device.type != "cpu" or _draws(model, example):
+    if _Allowed.threads == 1 or count == 1 or example.device.type != "cpu" or _draws(model, example):
         return [work(model, item) for item in items]
     models = iter([model])
     return share_out(lambda: _on(work, next(models, None) or deepcopy(model)), items, count)
