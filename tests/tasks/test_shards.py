@@ -112,8 +112,8 @@ def test_dropout_in_parts_drops_its_share_and_keeps_the_mean() -> None:
 
 def test_large_networks_see_few_images_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Shards(network(), IMAGES[:1])
-    assert cut.chunk(500) == 20, "two parts' worth"
+    assert cut.chunk(500) == 10, "a part's worth"
     monkeypatch.setattr(shards, "LEAST", 1)
     assert cut.chunk(500) == shards.LEAST_CHUNK
-    monkeypatch.setattr(shards, "LEAST", 50 * cut.work)
+    monkeypatch.setattr(shards, "LEAST", 100 * cut.work)
     assert cut.chunk(500) == 500
