@@ -31,6 +31,7 @@ from thistle.server.transport.remote import STOPPED, RemoteGrid
 from thistle.strategies.build import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.task import prepare_task
+from thistle.tasks.threads import every_core
 
 keep_freed_memory()
 app = ServerApp()
@@ -46,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     deployed = is_deployed(grid)
     if deployed:
         sit_out_errors()
-    with _past_frozen(), _aloud() if deployed else nullcontext():
+    with _past_frozen(), every_core(), _aloud() if deployed else nullcontext():
         experiment = Experiment.of(context.run_config)
         folder = RunFolder(Path(experiment.run.out) / (experiment.run.name or "run"))
         use_code(folder.code)  # which settings there are, a strategy of the user's own says itself

@@ -6,8 +6,9 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from thistle.attacks.training.loss import server_loss
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
-from thistle.experiments.runfolder import RunFolder, read_json, write_atomically, write_json
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines, write_atomically, write_json
 from thistle.experiments.settings import learning_rate
 from thistle.protocol.announce import announce
 from thistle.protocol.layout import Layout, record_bytes, sha256, to_record, to_state, view
@@ -33,6 +34,7 @@ from thistle.server.evaluation import Evaluation
 from thistle.server.guard.casting import cast_aggregate
 from thistle.server.guard.clipping import Clipping
 from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.open_round import OpenRound
 from thistle.server.recording.audit import Audit
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from thistle.server.recording.detection import UNKNOWN, Truth
@@ -97,29 +99,38 @@ class Federation:
         self._lost = 0
         """Rounds in a row in which nothing was learnt."""
         self._unsaved: Checkpoint | None = None
+        self._open: OpenRound | None = None
+        """The last round, as long as its model is to be evaluated."""
+        self._shares_process = bool(getattr(inner, "runs_clients_here", False))
 
     def run(self) -> None:
         """All rounds that are still to come, then the final files."""
         self.folder.check_room(record_bytes([self.arrays]))
         done = self._restore()
-        recorder = Recorder(self.folder, done)
+        self.recorder = Recorder(self.folder, done - (self._open is not None))
         self._greet()
         self.audit.started(done, self.arrays)
         try:
+            self._close_unless_overlapped()
             for number in range(done + 1, self._last + 1):
-                if why_ended(self.experiment, recorder.rounds):
+                if why_ended(self.experiment, self.recorder.rounds):
                     break
                 line, verdicts = self._round(number)
-                self.audit.round(*recorder.record(line, verdicts), self.arrays)
-                if self.deployed:
-                    announce("round", line=recorder.rounds[-1])
-                self._look_back(recorder, verdicts)
-        except (*STOPPED, RunFailed):
+                self._record(line, verdicts)
+                self._look_back(line, verdicts)
+        except RunFailed:
+            self._close()
             self._save()
             raise
+        except STOPPED:
+            self._save()
+            raise
+        finally:
+            if self._open:
+                self._open.cancel()
         self._save()
-        if why_ended(self.experiment, recorder.rounds):
-            self._finish(recorder)
+        if why_ended(self.experiment, self.recorder.rounds):
+            self._finish(self.recorder)
         else:
             self.folder.set_status("paused", message=f"paused after round {self._last}, as run.until says")
 
@@ -128,12 +139,44 @@ class Federation:
         """The last round for now."""
         return min(self.experiment.run.until or self.experiment.rounds, self.experiment.rounds)
 
-    def _look_back(self, recorder: Recorder, verdicts: list[Verdict]) -> None:
+    def _record(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
+        """A round's line; where its model is to be evaluated, that comes first."""
+        if self.evaluation.is_due(line["round"]) or is_spent(self.experiment.stop, line):
+            self._open = OpenRound(line, verdicts, self._measure())
+            self._close_unless_overlapped()
+        else:
+            self._write(line, verdicts)
+
+    def _measure(self) -> Callable[[], dict[str, Any]]:
+        """The evaluation of the model as it is now."""
+        return partial(self.evaluation.measure, self.arrays, self.memories.notes() if self.memories else None)
+
+    def _close_unless_overlapped(self) -> None:
+        """An evaluation is waited for at once where the next round depends on it, or there is none, or its clients
+        draw from this process's random numbers, as an evaluation may, or where an auditor reads rounds in order."""
+        stop = self.experiment.stop
+        by_it = bool(stop.accuracy or stop.patience or stop.epsilon)
+        if self._open and (self._shares_process or self.audit.on or by_it or self._open.number >= self._last):
+            self._close()
+
+    def _close(self) -> None:
+        """The open round's line, if there is one, once its model is evaluated."""
+        if self._open:
+            line = self._open.close()
+            verdicts, self._open = self._open.verdicts, None
+            self._write(line, verdicts)
+
+    def _write(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
+        self.audit.round(*self.recorder.record(line, verdicts), self.arrays)
+        if self.deployed:
+            announce("round", line=self.recorder.rounds[-1])
+
+    def _look_back(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
         """After a round: what it taught will be saved; where rounds teach nothing, the run has failed.
 
         Lost rounds are not saved, so that whoever continues the run tries them again.
         """
-        line, stop = recorder.rounds[-1], self.experiment.stop
+        stop = self.experiment.stop
         if not stop.lost_rounds or not is_lost(stop, line):
             self._lost = 0
             self._unsaved = self._checkpoint(line["round"])
@@ -141,7 +184,7 @@ class Federation:
         self._lost += 1
         if self._lost >= stop.lost_rounds:
             raise RunFailed(f"{_rounds(self._lost)} in a row taught the model nothing: {why_lost(line, verdicts)}")
-        if line["round"] == self.experiment.rounds and all(is_lost(stop, line) for line in recorder.rounds):
+        if line["round"] == self.experiment.rounds and all(is_lost(stop, line) for line in self.recorder.rounds):
             raise RunFailed(f"{_rounds(self._lost)}, and the model learnt nothing: {why_lost(line, verdicts)}")
 
     def _save(self) -> None:
@@ -162,7 +205,7 @@ class Federation:
         self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
-        """1 configure ▶ 2 send ▶ 3 overlap ▶ 4 wait ▶ 5 guard ▶ 6 clip ▶ 7 aggregate ▶ 8 evaluate."""
+        """1 configure ▶ 2 send ▶ 3 overlap ▶ 4 wait ▶ 5 guard ▶ 6 clip ▶ 7 aggregate."""
         started = time.perf_counter()
         client = self.experiment.client
         reseed_globals(self.experiment.seed, "server", number)
@@ -173,6 +216,7 @@ class Federation:
         ahead = self._overlap(messages)
         replies = pending.wait() if self.memories is None else self.memories.take(pending.wait())
         replied = time.perf_counter()
+        self._close()
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
         inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number), ranks)
@@ -200,9 +244,7 @@ class Federation:
         line["detection"] = None if self.truth is None else self.truth.score(number, verdicts, behaving).counts()
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
-        if self.evaluation.is_due(number) or is_spent(self.experiment.stop, line):
-            line |= self.evaluation.measure(self.arrays, self.memories.notes() if self.memories else None)
-        line["seconds"] = time.perf_counter() - started
+        line["seconds"] = line["seconds_training"]
         return line, verdicts
 
     def _with_memories(self, messages: list[Message]) -> Sequence[Message]:
@@ -210,8 +252,11 @@ class Federation:
         return messages if self.memories is None else self.memories.add(messages, self.strategy.state_dict)
 
     def _overlap(self, messages: list[Message]) -> float:
-        """While the clients train: the last checkpoint, and what the strategy can compute ahead; its seconds."""
+        """While the clients train: the last checkpoint, the evaluation of the model that was sent, and what the
+        strategy can compute ahead; the seconds of that."""
         self._save()
+        if self._open:
+            self._open.begin()
         started = time.perf_counter()
         if messages:
             self.strategy.look_ahead()
@@ -287,7 +332,9 @@ class Federation:
         lengths = {CLIPPING + name: array for name, array in recent.items()}
         known = self.memories.state() if self.memories else {}
         attackers = {ATTACKERS + name: array for name, array in known.items()}
-        return Checkpoint(number, {**model, **memory, **lengths, **attackers}, {"strategy": plain})
+        open_round = {"open": self._open.state()} if self._open else {}
+        arrays = {**model, **memory, **lengths, **attackers}
+        return Checkpoint(number, arrays, {"strategy": plain, **open_round})
 
     def _restore(self) -> int:
         """Go on after the last whole checkpoint; returns its round, 0 for a new run."""
@@ -301,6 +348,9 @@ class Federation:
             self.clipping.restore(_below(checkpoint.arrays, CLIPPING))
         if self.memories:
             self.memories.restore(_below(checkpoint.arrays, ATTACKERS))
+        unwritten = not any(line.get("round") == checkpoint.round for line in read_lines(self.folder.metrics))
+        if unwritten and "open" in checkpoint.plain:
+            self._open = OpenRound.restore(checkpoint.plain["open"], self._measure())
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 

@@ -17,9 +17,12 @@ from torch.nn.functional import cross_entropy
 from thistle.experiments.errors import UserError
 from thistle.tasks.dataset import Images
 from thistle.tasks.models import predict
+from thistle.tasks.threads import on_copies
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 CPU = torch.device("cpu")
+Backward = Callable[[Loss, nn.Module, Tensor, Tensor], Tensor]
+"""Leaves the gradient of a batch's loss with the parameters, and returns the loss."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,23 @@ def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(predict(model, pixels), labels)
 
 
+def in_half(loss: Loss) -> Loss:
+    """The same in bfloat16, as far as torch thinks it good; parameters and gradients stay as they are."""
+
+    def halved(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(pixels.device.type, torch.bfloat16):
+            return loss(model, pixels, labels)
+
+    return halved
+
+
+def at_once(loss: Loss, model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    """The whole batch in one pass."""
+    value = loss(model, pixels, labels)
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.detach()
+
+
 def batches(count: int, size: int, generator: torch.Generator, device: torch.device = CPU) -> Iterator[Tensor]:
     """One epoch: a random order, cut into batches (the last may be smaller); drawn here, used there."""
     return iter(torch.randperm(count, generator=generator).to(device).split(size))
@@ -114,6 +134,7 @@ def train(
     generator: torch.Generator,
     loss: Loss = plain_loss,
     shift: Sequence[Tensor] | None = None,
+    backward: Backward = at_once,
 ) -> float:
     """Plain SGD in place; returns the mean training loss. Dropout draws from torch's global generator.
 
@@ -124,13 +145,11 @@ def train(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if recipe.proximal_mu else []
     optimiser = SGD(parameters, recipe)
-    half = torch.autocast(pixels.device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
+    loss = in_half(loss) if recipe.precision == "bf16" else loss
     total = torch.zeros((), device=pixels.device)
     for _ in range(recipe.epochs):
         for batch in batches(len(labels), recipe.batch_size, generator, pixels.device):
-            with half:
-                value = loss(model, pixels[batch], labels[batch])
-            value.backward()  # type: ignore[no-untyped-call]
+            value = backward(loss, model, pixels[batch], labels[batch])
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - origin, alpha=recipe.proximal_mu)
@@ -138,7 +157,7 @@ def train(
                 if parameter.grad is not None:
                     parameter.grad.add_(extra)
             optimiser.step()
-            total += value.detach() * len(batch)
+            total += value * len(batch)
     return float(total) / (recipe.epochs * len(labels))
 
 
@@ -146,9 +165,14 @@ def train(
 def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, float]:
     """Whether the model is right, one boolean per image, and the mean cross-entropy; in eval mode."""
     model.eval()
-    right, loss = [], 0.0
-    for chunk, targets in zip(pixels.split(batch_size), labels.split(batch_size), strict=True):
-        logits = predict(model, chunk)
-        right.append(logits.argmax(1) == targets)
-        loss += float(cross_entropy(logits, targets, reduction="sum"))
-    return torch.cat(right), loss / len(labels)
+    chunks = list(zip(pixels.split(batch_size), labels.split(batch_size), strict=True))
+    found = on_copies(_right_and_loss, model, pixels[:1], chunks, len(chunks))
+    return torch.cat([right for right, _ in found]), sum(loss for _, loss in found) / len(labels)
+
+
+@torch.inference_mode()
+def _right_and_loss(model: nn.Module, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, float]:
+    """Of one chunk: the loss is a sum."""
+    pixels, labels = chunk
+    logits = predict(model, pixels)
+    return logits.argmax(1) == labels, float(cross_entropy(logits, labels, reduction="sum"))

@@ -53,6 +53,13 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "rofsl/auto": {"strategy.name": "rofsl", "strategy.theta": "auto", **SIGNS},
     "rofsl/reputation": {"strategy.name": "rofsl", "strategy.reputation": True, **SIGNS},
     "rofsl/dropout": {"strategy.name": "rofsl", "model.name": "cnn-emnist", "rounds": 2, **SIGNS},
+    "rofsl/parts": {
+        "strategy.name": "rofsl",
+        "model.name": "mine:wide",
+        "strategy.server-batch-size": 200,
+        "rounds": 2,
+        **SIGNS,
+    },
     "dsvd/paper": {"strategy.name": "dsvd", "strategy.scale": "paper", "strategy.exchange": "full"},
     "dsvd/auto": {"strategy.name": "dsvd", "strategy.similarity-weights": "auto"},
     "calfat/rofsl": {"strategy.name": "calfat", "strategy.base": "rofsl", **SIGNS},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +13,11 @@ from thistle.attacks.evasion.losses import cross_entropy, margin
 from thistle.attacks.evasion.table import Evasion, check_autoattack, find
 from thistle.experiments.randomness import torch_rng
 from thistle.tasks.models import predict
+from thistle.tasks.threads import on_copies
 
 Tick = Callable[[int], None]
 """Called with the number of images that are done since the last call."""
+Chunk = tuple[Tensor, Tensor, Tensor | None]
 
 
 AA_BATCH = 100
@@ -39,23 +41,34 @@ def survivors(
     with at_rest(model):
         if name == "aa":
             return _autoattack(model, pixels, labels, adversary, tick)
-        generator = torch_rng(adversary.seed, "evasion", name)
-        parts = []
-        for chunk, targets in zip(pixels.split(adversary.batch_size), labels.split(adversary.batch_size), strict=True):
-            attacked = chunk if name == "natural" else _attack(model, chunk, targets, find(name), adversary, generator)
+        attack = None if name == "natural" else find(name)
+
+        def right(own: nn.Module, chunk: Chunk) -> Tensor:
+            images, targets, start = chunk
+            attacked = _attack(own, images, targets, attack, adversary, start) if attack else images
             with torch.inference_mode():
-                parts.append(predict(model, attacked).argmax(1) == targets)
+                found = predict(own, attacked).argmax(1) == targets
             if tick:
                 tick(len(targets))
-        return torch.cat(parts)
+            return found
+
+        count = -(-len(labels) // adversary.batch_size)
+        return torch.cat(on_copies(right, model, pixels[:1], _chunks(pixels, labels, name, adversary), count))
+
+
+def _chunks(pixels: Tensor, labels: Tensor, name: str, adversary: Adversary) -> Iterator[Chunk]:
+    """Images, labels and where the attack starts, drawn in the images' order."""
+    generator = torch_rng(adversary.seed, "evasion", name)
+    drawn = name != "natural" and find(name).start == "uniform"
+    for chunk, targets in zip(pixels.split(adversary.batch_size), labels.split(adversary.batch_size), strict=True):
+        yield chunk, targets, anywhere(chunk, adversary.epsilon, generator) if drawn else None
 
 
 def _attack(
-    model: nn.Module, pixels: Tensor, labels: Tensor, attack: Evasion, adversary: Adversary, generator: torch.Generator
+    model: nn.Module, pixels: Tensor, labels: Tensor, attack: Evasion, adversary: Adversary, start: Tensor | None
 ) -> Tensor:
     epsilon = adversary.epsilon
     step = (adversary.step or epsilon / 4) if attack.quarter else epsilon
-    start = anywhere(pixels, epsilon, generator) if attack.start == "uniform" else None
     loss = margin if attack.loss == "margin" else cross_entropy
     budget = Budget(epsilon, step, attack.steps)
     return craft(lambda x: predict(model, x), pixels, labels, loss, budget, start, until_broken=attack.best).pixels

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,16 @@ from thistle.strategies.rounds import Progress, Round
 from thistle.strategies.steps.agreement import Anchor, Head
 from thistle.tasks.models import predict
 from thistle.tasks.models.statistics import estimate_statistics, tracking_norms
+from thistle.tasks.shards import Shards
+from thistle.tasks.threads import on_copies
+from thistle.tasks.training import Backward, Recipe, at_once, train
 from thistle.tasks.training import Loss as TrainLoss
-from thistle.tasks.training import Recipe, train
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(the network's outputs, labels) → the mean loss, as torch's losses are."""
 
+Batch = tuple[Tensor, Tensor]
+R = TypeVar("R")
 Objective = Callable[[int], TrainLoss]
 """From the round to the loss of (network, inputs, labels)."""
 
@@ -51,6 +56,11 @@ class ServerData:
     objective: Objective | None = None
     """What `learn` minimises instead; filters always judge by `loss`."""
 
+    @cached_property
+    def shards(self) -> Shards:
+        """How batches are cut."""
+        return Shards(self.network, self.inputs[:1])
+
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, data: Any, **how: Any) -> ServerData:
         """From what a strategy was given: a copy of the network, and tensors or a loader of them."""
@@ -72,13 +82,25 @@ class ServerData:
             raise UserError("server_data: batch norm needs at least two examples")
         return next(fit for fit in range(max(size, 2), max(size, count) + 2) if count % fit != 1)
 
+    @property
+    def backward(self) -> Backward:
+        """In parts, where the loss is known to be a mean over images."""
+        return self.shards if self.loss is cross_entropy else at_once
+
     def train_loss(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """The mean over a batch."""
         return self.loss(predict(network, inputs), labels)
 
-    def summed_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def in_chunks(self, work: Callable[[nn.Module, Batch], R], inputs: Tensor, labels: Tensor) -> list[R]:
+        """`work` on the network, or a copy, and each chunk of these data; in eval mode."""
+        self.network.eval()
+        size = self.shards.chunk(CHUNK)
+        chunks = list(zip(inputs.split(size), labels.split(size), strict=True))
+        return on_copies(work, self.network, inputs[:1], chunks, len(chunks))
+
+    def summed_loss(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """The sum over a batch; a loss that is not cross-entropy is taken to be a mean."""
-        outputs = predict(self.network, inputs)
+        outputs = predict(network, inputs)
         if self.loss is cross_entropy:
             return cross_entropy(outputs, labels, reduction="sum")
         return self.loss(outputs, labels) * len(labels)
@@ -156,13 +178,16 @@ class ServerRound:
     def _gradient_on(self, inputs: Tensor, labels: Tensor) -> Tensor:
         data = self.data
         self._load(data.layout.vector(self.sent))
-        data.network.eval()
-        own, names = dict(data.network.named_parameters()), data.names()
-        parameters = [own[names[entry.name]] for entry in data.layout.trained]
-        total = [torch.zeros_like(p) for p in parameters]
-        for batch in zip(inputs.split(CHUNK), labels.split(CHUNK), strict=True):
-            loss = data.summed_loss(*batch)
-            for sum_, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+        names = data.names()
+
+        def of_chunk(network: nn.Module, chunk: Batch) -> tuple[Tensor, ...]:
+            own = dict(network.named_parameters())
+            parameters = [own[names[entry.name]] for entry in data.layout.trained]
+            return torch.autograd.grad(data.summed_loss(network, *chunk), parameters)
+
+        total = [torch.zeros(entry.shape, device=inputs.device) for entry in data.layout.trained]
+        for parts in data.in_chunks(of_chunk, inputs, labels):
+            for sum_, part in zip(total, parts, strict=True):
                 sum_.add_(part)
         return torch.cat([sum_.reshape(-1) for sum_ in total]).div_(len(labels)).cpu()
 
@@ -171,18 +196,26 @@ class ServerRound:
         data = self.data
         layers = [(name, module) for name, module in data.network.named_modules() if isinstance(module, nn.Linear)]
         called = {own: entry for entry, own in data.names().items()}
-        weight = f"{layers[-1][0]}.weight".removeprefix(".") if layers else ""  # the network may be that layer itself
+        last = layers[-1][0] if layers else ""
+        weight = f"{last}.weight".removeprefix(".")  # the network may be that layer itself
         start = data.layout.starts.get(called.get(weight, ""))
         if start is None:
             return None
-        seen: list[Tensor] = []
-        hook = layers[-1][1].register_forward_hook(
-            lambda module, inputs, output: seen.extend(one.sum(dim=0) for one in inputs)
-        )
-        try:
-            self.loss(data.layout.vector(self.sent))
-        finally:
-            hook.remove()
+        self._load(data.layout.vector(self.sent))
+
+        def of_chunk(network: nn.Module, chunk: Batch) -> list[Tensor]:
+            sums: list[Tensor] = []
+            hook = network.get_submodule(last).register_forward_hook(
+                lambda module, inputs, output: sums.extend(one.sum(dim=0) for one in inputs)
+            )
+            try:
+                with torch.no_grad():
+                    predict(network, chunk[0])
+            finally:
+                hook.remove()
+            return sums
+
+        seen = [one for sums in data.in_chunks(of_chunk, data.inputs, data.labels) for one in sums]
         if not seen or any(one.dim() != 1 for one in seen):
             return None
         feature = torch.stack(seen).sum(dim=0).div(len(data.labels)).cpu()
@@ -192,10 +225,12 @@ class ServerRound:
         """f0: the mean loss over all of the data at the model `vector`, in eval mode."""
         data = self.data
         self._load(vector)
-        data.network.eval()
-        batches = zip(data.inputs.split(CHUNK), data.labels.split(CHUNK), strict=True)
-        with torch.no_grad():
-            return sum(float(data.summed_loss(*batch)) for batch in batches) / len(data.labels)
+
+        def of_chunk(network: nn.Module, chunk: Batch) -> float:
+            with torch.no_grad():
+                return float(data.summed_loss(network, *chunk))
+
+        return sum(data.in_chunks(of_chunk, data.inputs, data.labels)) / len(data.labels)
 
     def learn(self, start: Tensor, rate: float) -> Tensor:
         """`server-epochs` of plain SGD from `start`; the rate scales the clients' weight decay along with the loss."""
@@ -205,8 +240,11 @@ class ServerRound:
         generator = torch_rng(data.seed, "server-batches", self.number)
         with torch.random.fork_rng():  # the app around us keeps its own random numbers
             seed_torch(seed_for(data.seed, "server-dropout", self.number))
-            loss = data.objective(self.number) if data.objective else data.train_loss
-            train(data.network, data.inputs, data.labels, recipe, generator, loss)
+            if data.objective:  # which may draw random numbers for each batch: it is never cut
+                train(data.network, data.inputs, data.labels, recipe, generator, data.objective(self.number))
+            else:
+                own, backward = data.train_loss, data.backward
+                train(data.network, data.inputs, data.labels, recipe, generator, own, backward=backward)
         return data.layout.vector(self._state()).cpu()
 
     def statistics(self, vector: Tensor) -> dict[str, Statistics]:

@@ -27,8 +27,9 @@ from tests.server.test_federation import Killed, MortalGrid
 from thistle.cli import app
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import RunFolder, read_json
-from thistle.running.prepare import cores, make_experiment, settle
+from thistle.running.prepare import make_experiment, settle
 from thistle.sweeps.files import read_sweep
+from thistle.tasks.threads import cores
 from thistle.tasks.training import pick_device
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -76,6 +76,7 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     from thistle.results.trained import read_network
     from thistle.server.evaluation import sample
     from thistle.tasks.task import prepare_task
+    from thistle.tasks.threads import every_core
     from thistle.tasks.training import pick_device, to_tensors
 
     torch.set_num_threads(1)
@@ -90,7 +91,7 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     adversary = Adversary(epsilon, step, experiment.seed, experiment.evaluate.batch_size)
     overall: dict[str, float] = {}
     by_class: dict[str, dict[str, float | None]] = {}
-    with attacking(len(labels) * len(names)) as tick:
+    with every_core(), attacking(len(labels) * len(names)) as tick:
         for name in names:
             right = survivors(network, pixels, labels, name, adversary, partial(tick, name))
             overall[name] = share(right)

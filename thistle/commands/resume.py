@@ -14,7 +14,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_lines
 from thistle.report.sources import is_sweep
 from thistle.running.launch import Engine, Launch, engine_for, show_summary
-from thistle.running.prepare import cores
+from thistle.tasks.threads import cores
 
 
 def resume(

@@ -24,6 +24,9 @@ from thistle.flower_compat.messages import identify, name_message
 class InlineGrid(Grid):
     """`hosts` virtual nodes whose ClientApp is called when a reply is pulled."""
 
+    runs_clients_here = True
+    """They draw from this process's random numbers: nobody else may meanwhile."""
+
     def __init__(self, app: ClientApp, experiment: Experiment, hosts: int) -> None:
         identify()
         self.app = app

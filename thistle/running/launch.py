@@ -20,7 +20,8 @@ from thistle.results import shown
 from thistle.results.detected import detected
 from thistle.results.sites import findings
 from thistle.running.cautions import few
-from thistle.running.prepare import claim_folder, cores
+from thistle.running.prepare import claim_folder
+from thistle.tasks.threads import cores
 from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, decoding, results, say, table
 

@@ -21,6 +21,7 @@ from thistle.experiments.experiment import (
 )
 from thistle.experiments.plugins import pin
 from thistle.experiments.runfolder import RunFolder
+from thistle.tasks.threads import cores
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 SWEEPS = PRESETS / "sweeps"
@@ -209,11 +210,6 @@ def _found(path: str, folders: Sequence[Path]) -> str:
     """The path in the first of these folders that has it; else in the current one."""
     wanted = Path(path).expanduser()
     return os.path.abspath(next((place / wanted for place in folders if (place / wanted).exists()), wanted))
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def claim_folder(experiment: Experiment, exact: bool) -> tuple[Experiment, RunFolder]:

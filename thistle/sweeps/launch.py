@@ -12,12 +12,12 @@ from thistle.experiments.locks import holding
 from thistle.experiments.runfolder import write_json
 from thistle.experiments.settings import Runtime
 from thistle.running.launch import Engine, Launch, engine_for
-from thistle.running.prepare import cores
 from thistle.sweeps.cells import Cell, distinct
 from thistle.sweeps.expectations import Finding, check
 from thistle.sweeps.files import Sweep
 from thistle.sweeps.scheduler import Carry, Outcome, Scheduler
 from thistle.sweeps.tables import Grid, Result, write_csv, write_markdown, write_plan, write_times
+from thistle.tasks.threads import cores
 from thistle.terminal.screen import complain, say
 
 
