@@ -72,7 +72,7 @@ def local_loss(work: Work, labels: Tensor) -> Loss:
         return plain_loss
     prior = log_prior(labels, work.share.classes, client.prior_delta)
     setting = Setting(
-        Budget(client.epsilon, client.step, client.steps),
+        Budget(client.epsilon, client.step, client.steps, work.share.bounds),
         torch_rng(work.experiment.seed, "adversarial", *work.where),
         warm=work.round > client.warmup,
     )

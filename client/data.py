@@ -11,7 +11,7 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Value
 from thistle.protocol.training import TrainRequest
-from thistle.tasks.dataset import Images
+from thistle.tasks.dataset import Bounds, Images, Shape
 from thistle.tasks.sources import map_classes, read_source
 from thistle.tasks.task import cached_task
 
@@ -23,8 +23,12 @@ class Share(Protocol):
     """Images for every client that this host runs."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
+    def shape(self) -> Shape:
+        """Of one input."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of what the model sees."""
 
     @property
     def classes(self) -> int:
@@ -42,8 +46,12 @@ class OwnImages:
     classes: int
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> Shape:
         return self.images.shape
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.images.bounds
 
     def client_images(self, client: int) -> Images:
         return self.images

@@ -29,7 +29,7 @@ from thistle.server.federation import Federation
 from thistle.server.transport.remote import STOPPED, RemoteGrid
 from thistle.strategies.build import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
-from thistle.tasks.task import prepare_task
+from thistle.tasks.task import check_inputs, prepare_task
 
 keep_freed_memory()
 app = ServerApp()
@@ -77,6 +77,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         if deployed:
             announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
         task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
+        check_inputs(experiment, task)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_defence(experiment)
         check_own(experiment, task.classes)

@@ -70,7 +70,10 @@ class Federation:
         """What a node with data of its own must know of the task."""
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
-        self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
+        test = task.dataset.test
+        self.evaluation = Evaluation(
+            experiment, network, *to_tensors(test, device), task.classes, bounds=test.bounds, client_tests=tests
+        )
         self.strategy = make_strategy(experiment, task, self.layout)
         self.arrays = to_record(network.state_dict())
         hosts = Hosts(experiment.task.clients, experiment.runtime.max_clients_per_node, read_bindings())

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from thistle.experiments import settings
-from thistle.tasks.dataset import Dataset, Images
+from thistle.experiments.errors import UserError
+from thistle.experiments.experiment import Experiment
+from thistle.tasks.dataset import Bounds, Dataset, Images, Shape
 from thistle.tasks.partition import Partition, make_partition
 from thistle.tasks.serverdata import check_server_data, load_server_data
 from thistle.tasks.sources import load_dataset
@@ -22,8 +24,12 @@ class Task:
     server_images: Images | None
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.dataset.train.shape
+    def shape(self) -> Shape:
+        return self.dataset.shape
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.dataset.test.bounds
 
     @property
     def classes(self) -> int:
@@ -46,6 +52,13 @@ def prepare_task(task: settings.Task, seed: int, server_data: bool, progress: Pr
         server_images, dataset = load_server_data(task, dataset, seed)
     partition = make_partition(task, dataset.train.labels, len(dataset.classes), seed)
     return Task(dataset, partition, server_images)
+
+
+def check_inputs(experiment: Experiment, task: Task) -> None:
+    """Refuse settings that only images can have."""
+    if experiment.client.augment and len(task.shape) != 3:
+        sides = "×".join(map(str, task.shape))
+        raise UserError(f"client.augment = true: crops and mirrors images; the task's inputs are {sides}: leave it out")
 
 
 @lru_cache(maxsize=2)

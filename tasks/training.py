@@ -1,7 +1,7 @@
 """Local SGD and evaluation on cached tensors: clients and server learning share them.
 
-No DataLoader: a client's images are one tensor, a batch is an index into it. One thread and channels
-last everywhere, because other thread counts and memory formats give other bits.
+No DataLoader: a client's images are one tensor, a batch is an index into it. One thread, and channels
+last for images, because other thread counts and memory formats give other bits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from thistle.tasks.dataset import Images
 from thistle.tasks.models import predict
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+FULL = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
+"""White."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,22 @@ def pick_device(name: str) -> torch.device:
 
 
 def to_tensors(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pixels in [0, 1], channels last, and labels."""
-    pixels = torch.from_numpy(np.array(images.pixels)).to(device)
-    scaled = pixels.float().div_(255).contiguous(memory_format=torch.channels_last)
-    return scaled, torch.from_numpy(np.array(images.labels, dtype=np.int64)).to(device)
+    """What the model sees, and labels."""
+    return to_inputs(images.pixels, device), torch.from_numpy(np.array(images.labels, dtype=np.int64)).to(device)
+
+
+def to_inputs(values: np.ndarray, device: torch.device) -> Tensor:
+    """The levels of images, 8 or 16 bits, in [0, 1]; floats as they are. What looks like images has its channels
+    last."""
+    levels = FULL.get(values.dtype)
+    whole = values.astype(np.int32) if values.dtype == np.uint16 else np.array(values)
+    inputs = torch.from_numpy(whole).to(device).float()
+    return channels_last(inputs if levels is None else inputs.div_(levels))
+
+
+def channels_last(inputs: Tensor) -> Tensor:
+    """A batch of images in the memory format in which they are trained on; anything else as it is."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
 
 
 def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
@@ -126,11 +140,11 @@ def train(
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, float]:
-    """Whether the model is right, one boolean per image, and the mean cross-entropy; in eval mode."""
+    """The logits, n × classes, and the mean cross-entropy; in eval mode."""
     model.eval()
-    right, loss = [], 0.0
+    found, loss = [], 0.0
     for chunk, targets in zip(pixels.split(batch_size), labels.split(batch_size), strict=True):
         logits = predict(model, chunk)
-        right.append(logits.argmax(1) == targets)
+        found.append(logits)
         loss += float(cross_entropy(logits, targets, reduction="sum"))
-    return torch.cat(right), loss / len(labels)
+    return torch.cat(found), loss / len(labels)

@@ -23,6 +23,7 @@ class Stamping(PoisoningAttack):
     """Base of all backdoors with a trigger: the first images of each (shuffled) batch get it, and another label."""
 
     family = "backdoors"
+    stamps = True
     strength: Fraction = setting("share of each batch that is stamped", default=0.5, declared=(0.25, 0.5))
     boost: AboveZero = setting("the update is multiplied by it", default=5.0, tried=(5.0, 1.0))
     target: Natural = setting(TARGET, default=0)

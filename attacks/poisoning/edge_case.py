@@ -29,6 +29,7 @@ class EdgeCase(PoisoningAttack):
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
     target: Natural = setting("the number of the class for which the rare images are to be taken", default=0)
     family = "backdoors"
+    stamps = True
     needs = ("images",)
 
     def poison(self, facts: Facts) -> Poison:

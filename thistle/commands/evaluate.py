@@ -76,7 +76,7 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     from thistle.results.trained import read_network
     from thistle.server.evaluation import sample
     from thistle.tasks.task import prepare_task
-    from thistle.tasks.training import pick_device, to_tensors
+    from thistle.tasks.training import channels_last, pick_device, to_tensors
 
     torch.set_num_threads(1)
     experiment = subject.experiment
@@ -86,8 +86,8 @@ def measure(subject: Subject, names: list[str], samples: int, epsilon: float, st
     network = read_network(subject, task.shape, task.classes).to(device)
     pixels, labels = to_tensors(task.dataset.test, device)
     rows = sample(len(labels), samples, experiment.seed).to(device)
-    pixels, labels = pixels[rows].contiguous(memory_format=torch.channels_last), labels[rows]
-    adversary = Adversary(epsilon, step, experiment.seed, experiment.evaluate.batch_size)
+    pixels, labels = channels_last(pixels[rows]), labels[rows]
+    adversary = Adversary(epsilon, step, experiment.seed, experiment.evaluate.batch_size, task.bounds)
     overall: dict[str, float] = {}
     by_class: dict[str, dict[str, float | None]] = {}
     with attacking(len(labels) * len(names)) as tick:

@@ -12,6 +12,7 @@ from thistle.attacks.roles import ROLES, node_keys, node_orders
 from thistle.client.data import OWN
 from thistle.client.terms import NODE_KEYS as CALIBRATED_KEYS
 from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import FORMS
 from thistle.experiments.settings import Value, parse_ids
 
 MOST = 10**9
@@ -39,8 +40,8 @@ def node_config(clients: str, data: str, role: str, attack: str, more: list[str]
 
 def _own(data: str) -> str:
     kind, _, path = data.partition(":")
-    if kind not in ("folder", "npz") or not path:
-        raise UserError(f"--data {data}: should be folder:PATH or npz:PATH")
+    if kind not in FORMS or not path:
+        raise UserError(f"--data {data}: should be PATH after {', '.join(f'{form}:' for form in FORMS)}")
     found = Path(os.path.abspath(os.path.expanduser(path)))
     if not found.exists():
         raise UserError(f"--data {data}: {found} does not exist")

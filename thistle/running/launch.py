@@ -71,10 +71,12 @@ class Launch:
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.running.forecast import plan
+        from thistle.tasks.task import check_inputs
         from thistle.tasks.training import pick_device
 
         pick_device(experiment.runtime.device)
         task = check_data(experiment, self.quiet)
+        check_inputs(experiment, task)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
