@@ -18,6 +18,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
 from thistle.server.client_tests import ClientTests
+from thistle.server.quality import quality
 from thistle.tasks.dataset import PIXELS, Bounds
 from thistle.tasks.training import evaluate
 
@@ -52,6 +53,7 @@ class Evaluation:
             "accuracy": int(hits.sum()) / len(hits),
             "loss": loss,
             "class_accuracy": class_accuracy(hits, labels, self.classes),
+            **quality(logits, self.labels, self.classes),
         }
         if self.client_tests:
             measured["client_accuracy"] = self.client_tests.measure(hits)

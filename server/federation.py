@@ -36,6 +36,7 @@ from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, sav
 from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
 from thistle.server.recording.recorder import Recorder
+from thistle.server.sites import Sites
 from thistle.server.stopping import is_lost, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
@@ -66,7 +67,7 @@ class Federation:
         device = pick_device(experiment.runtime.device)
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
-        self.facts = task_facts(task.dataset.classes, task.shape)
+        self.facts = task_facts(task.dataset.classes, task.shape, task.dataset.scheme)
         """What a node with data of its own must know of the task."""
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
@@ -88,6 +89,7 @@ class Federation:
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
+        self.sites = Sites(self.grid, self.facts, experiment.client.timeout)
         self.memories = None if deployed else Memories(experiment)
         self._failure_shown = False
         self._lost = 0
@@ -194,7 +196,9 @@ class Federation:
         line["seconds_clients"] = replied - started
         line["seconds_training"] = time.perf_counter() - started
         if self.evaluation.is_due(number):
+            sites = self.sites.ask(number, self.arrays)
             line |= self.evaluation.measure(self.arrays, self.memories.notes() if self.memories else None)
+            line |= self.sites.answers(sites)
         line["seconds"] = time.perf_counter() - started
         return line, verdicts
 

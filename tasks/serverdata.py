@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -85,30 +86,44 @@ def _hold_out(count: int, dataset: Dataset, seed: int) -> tuple[Images, Dataset]
 
 def _from_source(task: Task, dataset: Dataset) -> Images:
     """All images of a folder or an npz file, under the task's labels, in the source's own size."""
+    return _all_of(task.server_data, task, dataset.classes, dataset.scheme, "task.server-data")
+
+
+class Known(Protocol):
+    """What a model, or a task, says of the data that it takes."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scheme(self) -> str: ...
+
+
+def read_under(name: str, task: Task, known: Known, key: str) -> Images:
+    """All of a source, under other data's classes and in their shape. `key` gave its name."""
+    return _convert(_all_of(name, task, known.classes, known.scheme, key), known.shape, key)
+
+
+def _all_of(name: str, task: Task, classes: tuple[str, ...], scheme: str, key: str) -> Images:
+    """Training and test set as one, under these classes."""
     from thistle.tasks.sources import read_source
 
-    source = read_source(
-        task.server_data,
-        task.data_dir,
-        need_test=False,
-        key="task.server-data",
-        need_train=False,
-        options=task,
-        scheme=dataset.scheme,
-    )
-    own = match_classes(source.classes, dataset.classes, f"task.server-data = {task.server_data}")
-    parts = [part for part in (source.train, source.test) if len(part)]
-    found = joined(parts)
+    source = read_source(name, task.data_dir, need_test=False, key=key, need_train=False, options=task, scheme=scheme)
+    own = match_classes(source.classes, classes, f"{key} = {name}")
+    found = joined([part for part in (source.train, source.test) if len(part)])
     return replace(found, labels=own[found.labels])
 
 
-def _convert(images: Images, shape: Shape) -> Images:
+def _convert(images: Images, shape: Shape, key: str = "task.server-data") -> Images:
     """To the task's channels and size."""
     if images.shape == shape:
         return images
     if not all(len(sides) == 3 and sides[0] in (1, 3) for sides in (images.shape, shape)):
         own, wanted = ("×".join(map(str, sides)) for sides in (images.shape, shape))
-        raise UserError(f"task.server-data: its inputs are {own}, the task's {wanted}: only images can be fitted")
+        raise UserError(f"{key}: its inputs are {own}, the task's {wanted}: only images can be fitted")
     return replace(images, pixels=np.stack([fit_pixels(image, shape) for image in images.pixels]))
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from thistle.attacks.poisoning.parts import Facts, Poison
 from thistle.attacks.poisoning.scale import Scale
-from thistle.attacks.poisoning.trigger import Shape, Trigger, TriggerName, make_trigger, shape_of, share_taken_for
+from thistle.attacks.poisoning.trigger import Trigger, TriggerName, make_trigger, shape_of, share_taken_for
 from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_class, setting
 from thistle.experiments.settings import AboveZero, Fraction, Natural
+from thistle.tasks.dataset import Shape
 
 TARGET = "the number of the class for which stamped images are to be taken"
 

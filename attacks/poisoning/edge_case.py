@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from thistle.attacks.poisoning.edge_images import check_path, load_images
 from thistle.attacks.poisoning.parts import Aimed, Facts, Past, Poison
 from thistle.attacks.poisoning.scale import ScaleWithin
-from thistle.attacks.poisoning.trigger import Shape, shape_of, share_taken_for
+from thistle.attacks.poisoning.trigger import shape_of, share_taken_for
 from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_class, setting
 from thistle.experiments.settings import AboveZero, Fraction, Natural, NonNegative
+from thistle.tasks.dataset import Shape
 
 
 @attack("edge-case", "Wang et al. 2020", knows="own data")

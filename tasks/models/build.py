@@ -12,8 +12,9 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import is_own, make_own, wrong_result
 from thistle.experiments.randomness import seed_for
 from thistle.protocol.text import last_line
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.layers import fit_network
-from thistle.tasks.models.registry import MODELS, Dropout, Shape, takes
+from thistle.tasks.models.registry import MODELS, Dropout, takes
 
 KEY = "model.name"
 

@@ -6,7 +6,8 @@ import math
 
 from torch import Tensor, nn
 
-from thistle.tasks.models.registry import MODELS, Dropout, Shape, any_shape
+from thistle.tasks.dataset import Shape
+from thistle.tasks.models.registry import MODELS, Dropout, any_shape
 
 WINDOWS = 8
 """Into which the series is averaged before the dense layers, so that series may have any length."""

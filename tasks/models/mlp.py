@@ -6,7 +6,8 @@ import math
 
 from torch import nn
 
-from thistle.tasks.models.registry import MODELS, Dropout, Shape, any_shape
+from thistle.tasks.dataset import Shape
+from thistle.tasks.models.registry import MODELS, Dropout, any_shape
 
 
 @MODELS.add("mlp")

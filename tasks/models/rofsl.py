@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.parts import conv, finish, two_dense
-from thistle.tasks.models.registry import MODELS, Dropout, Shape, any_shape
+from thistle.tasks.models.registry import MODELS, Dropout, any_shape
 
 PAPER = "Mai et al. 2026"
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.tasks.dataset import ANY
 from thistle.tasks.sources import archive
@@ -18,7 +19,8 @@ from thistle.tasks.tables.agree import Summary, agree, sum_up
 from thistle.tasks.tables.read import Options, Table, in_order, read_table
 from thistle.tasks.tables.scheme import Scheme
 
-NEEDS = "there is no training set to make it from"
+FORMS = ("csv", "parquet")
+NEEDS = "there is no train.csv; only nodes with tables of their own can say it (thistle deploy node --data)"
 
 
 @SOURCES.add(
@@ -74,6 +76,28 @@ def _own_scheme(tables: Mapping[str, Table], wanted: Wanted) -> Scheme:
     if "train" not in tables:
         raise UserError(f"{wanted.name}: how its columns are scaled is not known: {NEEDS}")
     return agree([sum_up(tables["train"], Options.of(wanted.options), least=1)])
+
+
+def columns_of(name: str) -> list[str]:
+    """The names of its columns, the label's among them."""
+    wanted = Wanted(name)
+    path = wanted.path
+    files = sorted(path.glob(f"t*.{name.partition(':')[0]}")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: has no table")
+    return list(read_table(files[0], Options("", frozenset(), frozenset()), labelled=False).columns)
+
+
+def is_table(name: str) -> bool:
+    """Whether this name asks for a table of the user's own."""
+    return name.partition(":")[0] in FORMS
+
+
+def lacks_training_rows(task: settings.Task) -> bool:
+    """Whether it is a table without them, so that others must say how its columns are scaled."""
+    wanted = Wanted(task.name, task.data_dir, task)
+    suffix = task.name.partition(":")[0]
+    return suffix in FORMS and wanted.path.is_dir() and not (wanted.path / f"train.{suffix}").is_file()
 
 
 def summarise(wanted: Wanted) -> Summary:

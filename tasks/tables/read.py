@@ -65,14 +65,14 @@ class Table:
         return Table(self.where, columns, [self.labels[row] for row in rows], lines)
 
 
-def read_table(path: Path, options: Options) -> Table:
-    """The file's rows; by its suffix Parquet, otherwise CSV."""
+def read_table(path: Path, options: Options, labelled: bool = True) -> Table:
+    """The file's rows; by its suffix Parquet, otherwise CSV. `labelled` false: there may be no column with labels."""
     reader = _parquet if path.suffix == ".parquet" else _csv
     try:
         if path.stat().st_size > BYTES:
             raise UserError(f"{path}: refused: larger than {BYTES} bytes")
         header, rows = reader(path)
-        return _table(path, header, list(rows), options)
+        return _table(path, header, list(rows), options, labelled)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: cannot be read as a table: {reason}") from None
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _table(path: Path, header: list[str], rows: list[list[str]], options: Options) -> Table:
+def _table(path: Path, header: list[str], rows: list[list[str]], options: Options, labelled: bool) -> Table:
     if not header or not rows:
         raise UserError(f"{path}: has no rows; expected a line with the columns' names, then one line per row")
     twice = {name for name in header if header.count(name) > 1}
@@ -113,11 +113,12 @@ def _table(path: Path, header: list[str], rows: list[list[str]], options: Option
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise UserError(f"{path}: line {number + 2} has {len(row)} values, the first line has {len(header)}")
-    if options.label not in header:
+    if labelled and options.label not in header:
         near = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
         raise UserError(f"{path}: has no column {options.label!r}; set task.label to the one with the class, of {near}")
     cells = dict(zip(header, zip(*[[_known(cell) for cell in row] for row in rows], strict=True), strict=True))
-    labels = _labels(path, options.label, cells.pop(options.label))
+    found = cells.pop(options.label, ())
+    labels = _labels(path, options.label, found) if labelled else [""] * len(rows)
     kept = {name: values for name, values in cells.items() if name not in options.ignore}
     if not kept:
         raise UserError(f"{path}: has no column besides the label and those of task.ignore")

@@ -193,6 +193,11 @@ def _further(summary: dict[str, Any]) -> Iterator[list[str]]:
     """Classes, clients and backdoor, where they were measured."""
     if worst := shown.worst_class(summary):
         yield ["worst class", f"{worst[1]:.4f} (class {worst[0]})"]
+    if summary.get("macro_f1") is not None:
+        figures = (shown.as_share(summary.get(key)) for key in ("macro_f1", "auc", "calibration_error"))
+        yield ["macro-F1, AUC, calibration error", ", ".join(figures)]
+    for site in summary.get("sites", ()):
+        yield [f"client {site['client']} on its own data", f"{site['accuracy']:.4f} of {site['examples']}"]
     if clients := summary.get("client_accuracy"):
         yield ["honest clients: worst, 10th percentile", f"{clients['worst']:.4f}, {clients['p10']:.4f}"]
     if "attack_success" in summary:
