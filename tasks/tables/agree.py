@@ -59,7 +59,7 @@ def sum_up(table: Table, options: Options, least: int = LEAST) -> dict[str, Summ
 def _summed(table: Table, name: str, categorical: bool, least: int) -> Summed:
     known = [cell for cell in table.columns[name] if cell]
     gone = len(table) - len(known)
-    if not categorical and numbers_in(known) is not None:
+    if not categorical and _mostly_numbers(known):
         numbers = as_numbers(table, name)
         numbers = numbers[~np.isnan(numbers)]
         if not len(numbers):
@@ -78,6 +78,11 @@ def _summed(table: Table, name: str, categorical: bool, least: int) -> Summed:
         category for category, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])) if count >= least
     ]
     return Summed(False, len(known), gone, categories=tuple(shared))
+
+
+def _mostly_numbers(known: Sequence[str]) -> bool:
+    """A column in which a few cells are no numbers has faults, which are named, rather than categories."""
+    return 2 * sum(numbers_in([cell]) is not None for cell in known) >= len(known)
 
 
 def agree(summaries: Sequence[Summary]) -> Scheme:

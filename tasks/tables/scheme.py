@@ -23,6 +23,7 @@ from thistle.protocol.text import printable
 from thistle.tasks.tables.read import Table
 
 logger = logging.getLogger("thistle")
+HOW = "is not a finite number: correct it, leave it empty, or add the column to task.categorical"
 FAR = 10.0
 """Scales from the centre: beyond, a value is taken for this far."""
 MOST_INPUTS = 20_000
@@ -118,9 +119,9 @@ def as_numbers(table: Table, name: str) -> np.ndarray:
             try:
                 numbers[row] = float(cell)
             except ValueError:
-                raise table.fault(name, row, "is not a number") from None
+                raise table.fault(name, row, HOW) from None
             if not np.isfinite(numbers[row]):
-                raise table.fault(name, row, "is not a finite number")
+                raise table.fault(name, row, HOW)
     return numbers
 
 
