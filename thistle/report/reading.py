@@ -45,6 +45,9 @@ COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
 CLIENTS = ("worst", "p10", "mean")
 DETECTION = tuple(f"{part}.{count}" for part in ("filter", "whole") for count in COUNTS)
 
+QUALITY = ("macro_f1", "auc", "calibration_error")
+"""Of all classes together."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -64,6 +67,8 @@ class Run:
     """By attack, of the final model: robustness.json, or else summary.json."""
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
+    quality: Mapping[str, Any]
+    """At the last evaluation: macro-F1, AUC, sensitivity and the like, and the sites' own word."""
     summary: Mapping[str, Any]
     deployed: bool = False
     """Whether real nodes took part, which keep to themselves who attacks."""
@@ -149,6 +154,7 @@ def read_run(folder: Path, name: str) -> Run:
         robust=_robust(lines),
         withstood=_withstood(folder, summary, problems),
         by_class=_by_class(lines),
+        quality=_quality(lines),
         summary=_in_parts(summary),
         deployed=_is_deployed(lines),
         changed=_changed(folder),
@@ -247,6 +253,26 @@ def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
     """Of the last line that has it."""
     lists = (line.get("class_accuracy") for line in reversed(lines))
     return [number(value) for value in next((one for one in lists if isinstance(one, list)), [])]
+
+
+def _quality(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of the last line that has it; whatever is no number where one belongs becomes nothing."""
+    line = next((line for line in reversed(lines) if isinstance(line.get("sensitivity"), list)), {})
+    found: dict[str, Any] = {name: number(line.get(name)) for name in QUALITY}
+    for name in ("sensitivity", "specificity", "class_auc"):
+        found[name] = _numbers(line.get(name))
+    found["confusion"] = [_numbers(row) for row in _listed(line.get("confusion"))]
+    sites = [site for site in _listed(line.get("sites")) if isinstance(site, dict) and is_id(site.get("client"))]
+    names = ("client", "accuracy", "loss", "examples")
+    return found | {"sites": [{name: number(site.get(name)) for name in names} for site in sites]}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _numbers(value: Any) -> list[float | None]:
+    return [number(one) for one in _listed(value)]
 
 
 def _robust(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
