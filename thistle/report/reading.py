@@ -257,7 +257,8 @@ def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
 
 def _quality(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of the last line that has it; whatever is no number where one belongs becomes nothing."""
-    line = next((line for line in reversed(lines) if isinstance(line.get("sensitivity"), list)), {})
+    known = (line for line in reversed(lines) if isinstance(line.get("sensitivity"), list))
+    line: dict[str, Any] = next(known, {})
     found: dict[str, Any] = {name: number(line.get(name)) for name in QUALITY}
     for name in ("sensitivity", "specificity", "class_auc"):
         found[name] = _numbers(line.get(name))
