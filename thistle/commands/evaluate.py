@@ -77,7 +77,7 @@ class Terms:
     samples: int
     epsilon: float
     step: float | None
-    data: str
+    data: str = ""
     """Of the user's; empty: the test set of the task."""
 
     @property
