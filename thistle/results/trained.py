@@ -108,7 +108,7 @@ def read_facts(subject: Subject) -> Facts:
             scheme = json.loads(about.get("scheme", '""'))
             return Facts(tuple(json.loads(about["classes"])), tuple(json.loads(about["shape"])), scheme)
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{subject.model}: cannot be read as a trained model: {error}") from None
+        raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
     dataset = load_dataset(subject.experiment.task)
     return Facts(dataset.classes, dataset.shape, dataset.scheme)
 
