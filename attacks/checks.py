@@ -8,6 +8,7 @@ from thistle.experiments.choices import values_of
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.settings import Attack
+from thistle.tasks.dataset import Shape
 
 
 def resolve_attack(experiment: Experiment) -> Experiment:
@@ -30,7 +31,7 @@ def check_attack(
     clients: int,
     rounds: int | None = None,
     classes: int | None = None,
-    shape: tuple[int, int, int] | None = None,
+    shape: Shape | None = None,
 ) -> None:
     """Refuse settings that do not fit together, or the task; `rounds`, `classes` and `shape`: as far as known."""
     made = chosen(attack)
@@ -39,6 +40,11 @@ def check_attack(
     if made.knows in ("honest clients", "defence") and not attack.omniscient:
         raise UserError(f"attack.kind = {attack.kind}: needs to know honest clients; set attack.omniscient = true")
     made.check(classes)
+    if shape is not None and made.stamps and len(shape) != 3:
+        sides = "×".join(map(str, shape))
+        raise UserError(
+            f"attack.kind = {attack.kind}: changes images; the task's inputs are {sides}: use label-flip-targeted"
+        )
     if shape is not None:
         made.check_images(shape)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from thistle.attacks.poisoning.parts import Facts, Poison
+    from thistle.tasks.dataset import Shape
 
 __all__ = [
     "ATTACKS",
@@ -105,10 +106,9 @@ class Evaluated:
     """The last ones of simulated attackers."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of the images: channels, height, width."""
-        _, channels, height, width = self.pixels.shape
-        return channels, height, width
+    def shape(self) -> Shape:
+        """Of one input; of images: channels, height, width."""
+        return tuple(self.pixels.shape[1:])
 
 
 class PoisoningAttack(Registered):
@@ -123,6 +123,8 @@ class PoisoningAttack(Registered):
     """Whether it goes by what attackers saw and sent in earlier rounds (`ByMemory`)."""
     has_parts: ClassVar[bool] = False
     """Whether every attacker has a part of its own (`part`)."""
+    stamps: ClassVar[bool] = False
+    """Whether it changes images, and nothing else will do."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Settings that the user must give: it cannot run with their defaults."""
 
@@ -145,7 +147,7 @@ class PoisoningAttack(Registered):
         """Its strength with f attackers among n clients per round; None: it has none, or finds it as it attacks."""
         return getattr(self, STRENGTH, None)
 
-    def check_images(self, shape: tuple[int, int, int]) -> None:
+    def check_images(self, shape: Shape) -> None:
         """Refuse a task with images of this shape (channels, height, width), if it cannot attack that."""
 
     def measure(self, evaluated: Evaluated) -> dict[str, float]:

@@ -17,9 +17,10 @@ from flwr.clientapp import ClientApp
 
 from thistle.attacks.roles import SIMULATED, node_orders, remembers, standing_orders
 from thistle.client import calibrated, honest, malicious
-from thistle.client.data import OWN, find_share
+from thistle.client.data import OWN, Share, find_share, summary_of
 from thistle.client.limits import Alarm, Watchdog
 from thistle.client.memory import recall, retain
+from thistle.client.scoring import score_of
 from thistle.client.terms import check_training, local_terms
 from thistle.client.work import Train, Work, cached_model, experiment_of
 from thistle.experiments.settings import Attack, Value
@@ -27,6 +28,7 @@ from thistle.flower_compat import ray_workers
 from thistle.protocol.cohort import ACTION, pack_replies, unpack_request
 from thistle.protocol.hostinfo import OWN_DATA, HostInfo
 from thistle.protocol.records import CONFIG, config_of
+from thistle.protocol.sites import COLUMNS, summary_records
 from thistle.protocol.training import TrainRequest
 from thistle.tasks.freed_memory import keep_freed_memory
 from thistle.tasks.training import check_precision, pick_device
@@ -51,7 +53,7 @@ def ping(message: Message, context: Context) -> Message:
     """Make ready (data mapped, network built) and say what this host is, and which clients it wants to be."""
     if "role" in context.node_config:
         node_orders(context.node_config)
-    device = _make_ready(TrainRequest.read(config_of(message)), context)
+    device, share = _make_ready(TrainRequest.read(config_of(message)), context)
     host = HostInfo(
         torch=torch.__version__,
         machine=platform.machine(),
@@ -59,13 +61,14 @@ def ping(message: Message, context: Context) -> Message:
         name=platform.node(),
         ray_node=ray_workers.ray_node(),
         data=OWN_DATA if OWN in context.node_config else "",
+        held_out=str(len(share.held_out)) if share.held_out else "",
         clients=str(context.node_config.get("clients", "")),
         site=str(context.node_config.get("site", "")),
     )
     return Message(host.records(), reply_to=message)
 
 
-def _make_ready(request: TrainRequest, context: Context) -> torch.device:
+def _make_ready(request: TrainRequest, context: Context) -> tuple[torch.device, Share]:
     """Check how clients shall train; then what a process does once: map the data, build the network."""
     experiment = local_terms(experiment_of(context), request, context.node_config)
     check_training(experiment.client)
@@ -73,7 +76,25 @@ def _make_ready(request: TrainRequest, context: Context) -> torch.device:
     device = pick_device(experiment.runtime.device)
     check_precision(experiment.client.precision, device)
     cached_model(experiment.network, share.shape, share.classes, experiment.seed, device)
-    return device
+    return device, share
+
+
+@app.query(COLUMNS)
+def columns(message: Message, context: Context) -> Message:
+    """Sum up the columns of the node's own table, so that all sites can read theirs alike."""
+    return Message(summary_records(summary_of(experiment_of(context), context.node_config)), reply_to=message)
+
+
+@app.evaluate(ACTION)
+def evaluate_cohort(message: Message, context: Context) -> Message:
+    """How good the model is on what this host holds out of its own data: one answer for the client that was asked."""
+    torch.set_num_threads(1)
+    contents = unpack_request(message.content)
+    experiment = experiment_of(context)
+    answers = [
+        (client, score_of(content, client, experiment, context.node_config)) for client, content in contents.items()
+    ]
+    return Message(pack_replies(answers), reply_to=message)
 
 
 @app.train()

@@ -30,7 +30,8 @@ def local_loss(work: Work, labels: Tensor) -> Loss:
         return plain_loss
     generator = torch_rng(work.experiment.seed, "adversarial", *work.where)
     ratio = adversarial_ratio(client) if trains_adversarially(work) else 0.0
-    return calibrated_loss(client, labels, work.share.classes, generator, work.round, ratio)
+    share = work.share
+    return calibrated_loss(client, labels, share.classes, generator, work.round, ratio, share.bounds)
 
 
 def trains_adversarially(work: Work) -> bool:

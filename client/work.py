@@ -31,6 +31,7 @@ from thistle.protocol.factors import to_factors
 from thistle.protocol.layout import CONTROL, Layout, load_record, to_record, to_state
 from thistle.protocol.records import ARRAYS, CONFIG, DEFENCE, LARGEST_LOSS, MEMORY
 from thistle.protocol.training import TrainReply, TrainRequest
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models import build_model
 from thistle.tasks.training import Loss, Recipe, evaluate, pick_device, plain_loss, to_tensors, train
 
@@ -49,9 +50,7 @@ def _experiment(flat: tuple[tuple[str, Value], ...]) -> Experiment:
 
 
 @lru_cache(maxsize=2)
-def cached_model(
-    model: settings.Model, shape: tuple[int, int, int], classes: int, seed: int, device: torch.device
-) -> nn.Module:
+def cached_model(model: settings.Model, shape: Shape, classes: int, seed: int, device: torch.device) -> nn.Module:
     """The process's one network; its weights are overwritten for every client."""
     return build_model(model, shape, classes, seed).to(device)
 

@@ -9,6 +9,7 @@ from thistle.experiments.errors import UserError
 EXTRAS = {
     "ray": "simulation",
     "psutil": "simulation",
+    "pyarrow": "parquet",
     "cryptography": "deploy",
     "grpc": "deploy",
     "grpc_health": "deploy",

@@ -26,8 +26,8 @@ NAMES = ("task.name", "model.name", "attack.kind", "strategy.name")
 """The settings that may name a factory."""
 ROOMS = ("protocol", "experiments", "tasks", "attacks", "strategies", "client", "server")
 TAKEN = "thistle"
-NOT_OURS = ("folder", "npz")
-"""What may stand before a colon and is no module."""
+FORMS = ("folder", "npz", "csv", "parquet")
+"""What may stand before a path, and so is no module: the forms of data of the user's own."""
 APP = Path(__file__).resolve().parent.parent
 """The folder that holds the rooms, and the Flower app's pyproject.toml."""
 STAGED = "own"
@@ -57,14 +57,14 @@ class Own:
 def is_own(name: str) -> bool:
     """Whether this names a factory of the user's."""
     module, colon, _ = name.partition(":")
-    return bool(colon) and module not in NOT_OURS
+    return bool(colon) and module not in FORMS
 
 
 def parse_own(name: str, key: str) -> Own:
     """The name's parts; `key` is the setting that has it."""
     found = _FORM.fullmatch(name)
     if found is None:
-        others = " (or folder:PATH, npz:PATH)" if key == "task.name" else ""
+        others = f" (or {', '.join(f'{form}:PATH' for form in FORMS)})" if key == "task.name" else ""
         raise UserError(
             f"{key} = {name!r}: should be module:factory, as mine:make for the function make in mine.py{others}"
         )

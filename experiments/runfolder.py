@@ -4,7 +4,8 @@ experiment.toml     every key, resolved        metrics.jsonl    one line a round
 environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
-code/               the user's own modules    audit.jsonl, replies/   evidence, where it is wanted
+code/               the user's own modules     scheme.json      how sites read their tables
+audit.jsonl, replies/   evidence, where it is wanted
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class RunFolder:
     @property
     def log(self) -> Path:
         return self.path / "log.txt"
+
+    @property
+    def scheme(self) -> Path:
+        return self.path / "scheme.json"
 
     @property
     def code(self) -> Path:

@@ -80,11 +80,21 @@ class Task(Section):
     """Which data, how it is shared out, and what the server holds itself."""
 
     name: str = "digits"
-    """The data: a name of `thistle list tasks`, `folder:PATH`, `npz:PATH` or [your own](own.md#a-task)
-    `module:factory`."""
+    """The data: a name of `thistle list tasks`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH` or
+    [your own](own.md#a-task) `module:factory`."""
     data_dir: str = ""
-    """Where the files of a named data set are, and where relative paths after `folder:` and `npz:` are looked for
-    first; empty: the cache, into which named sets are downloaded."""
+    """Where the files of a named data set are, and where relative paths after `folder:`, `npz:`, `csv:` and
+    `parquet:` are looked for first; empty: the cache, into which named sets are downloaded."""
+    label: str = "label"
+    """Tables: the column with the class."""
+    categorical: str = ""
+    """Tables: columns to be read as categories although they hold numbers only, such as `ward,grade`."""
+    ignore: str = ""
+    """Tables: columns that are left out, such as `patient_id`."""
+    test_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """Tables in a single file: the share of the rows, each class by its share, that is kept for testing."""
+    bits: Annotated[int, Field(ge=9, le=16)] = 16
+    """How many bits the pixels of deeper images use: 12 in most X-ray and CT files of 16 bits."""
     train_size: Natural = 0
     """Use only this many training images, each class by its share; 0: all."""
     client_size: Positive = 50
@@ -100,7 +110,7 @@ class Task(Section):
     min_size: Positive = 1
     """The fewest images a client may hold; a partition that would give a client fewer is refused."""
     server_data: str = "rendered"
-    """The server's own data: `none`, `rendered`, `folder:PATH`, `npz:PATH` or `holdout:N`, see
+    """The server's own data: `none`, `rendered`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `holdout:N`, see
     [Server data](#server-data)."""
     server_size: Natural = 0
     """Use only this many of the server's images, each class by its share; 0: all."""

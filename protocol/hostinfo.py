@@ -22,6 +22,8 @@ class HostInfo:
     ray_node: str = ""
     data: str = ""
     """`own`: its clients train on data of its own."""
+    held_out: str = ""
+    """How many examples of its own it keeps for testing; empty: none."""
     clients: str = ""
     """The clients that it wants to be, such as "0-9,12"."""
     site: str = ""

@@ -13,7 +13,7 @@ from thistle.protocol.records import ARRAYS, MEMORY, METRICS
 ROUND, RATE, PROXIMAL = "server-round", "lr", "proximal-mu"
 """As Flower's own strategies and examples write them."""
 REPORT_LOSSES, REPORT_CLASSES = "report-losses", "report-classes"
-CLASSES, SHAPE = "classes", "shape"
+CLASSES, SHAPE, SCHEME = "classes", "shape", "scheme"
 EXCHANGE, RANK = "exchange", "rank"
 FACTORS = "factors"
 TERMS = "client."
@@ -39,7 +39,9 @@ class TrainRequest:
     """Answer with factors of this rank, a fraction of each layer's full rank; None: with the whole model."""
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
-    """What the federation's classes are called and how large its images are, for nodes with data of their own."""
+    scheme: str = ""
+    """What the federation's classes are called, how large its images are, and how rows of a table become values
+    (empty: there is no table), for nodes with data of their own."""
     terms: tuple[tuple[str, Any], ...] = ()
     """How the server wants clients to train, by the names of an experiment's settings (`client.objective`, …)."""
 
@@ -56,13 +58,14 @@ class TrainRequest:
             rank=asked_rank(config),
             classes=tuple(config.get(CLASSES, ())),
             shape=tuple(config.get(SHAPE, ())),
+            scheme=str(config.get(SCHEME, "")),
             terms=tuple((key, value) for key, value in config.items() if key.startswith(TERMS)),
         )
 
 
-def task_facts(classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+def task_facts(classes: tuple[str, ...], shape: tuple[int, ...], scheme: str = "") -> dict[str, Any]:
     """The part of every request that describes the task."""
-    return {CLASSES: list(classes), SHAPE: list(shape)}
+    return {CLASSES: list(classes), SHAPE: list(shape), **({SCHEME: scheme} if scheme else {})}
 
 
 def ask_for_factors(config: ConfigRecord, fraction: float) -> ConfigRecord:

@@ -27,10 +27,11 @@ from thistle.flower_compat.runtime_api import is_deployed, sit_out_errors, when_
 from thistle.protocol.announce import announce
 from thistle.protocol.text import last_line, printable
 from thistle.server.federation import Federation
+from thistle.server.sites import agreed_scheme
 from thistle.server.transport.remote import STOPPED, RemoteGrid
 from thistle.strategies.build import needs_server_data, resolve
 from thistle.tasks.freed_memory import keep_freed_memory
-from thistle.tasks.task import prepare_task
+from thistle.tasks.task import check_inputs, prepare_task
 from thistle.tasks.threads import every_core
 
 keep_freed_memory()
@@ -78,7 +79,10 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
         folder.save_experiment(experiment)
         if deployed:
             announce("started", folder=str(folder.path.absolute()), rounds=experiment.rounds)
-        task = prepare_task(experiment.task, experiment.seed, needs_server_data(experiment))
+        scheme = agreed_scheme(experiment, folder, grid) if deployed else ""
+        asks = needs_server_data(experiment)
+        task = prepare_task(experiment.task, experiment.seed, asks, scheme=scheme, shared=not deployed)
+        check_inputs(experiment, task)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_defence(experiment)
         check_own(experiment, task.classes)

@@ -18,6 +18,8 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.protocol.layout import load_record
 from thistle.server.client_tests import ClientTests
+from thistle.server.quality import quality
+from thistle.tasks.dataset import PIXELS, Bounds
 from thistle.tasks.training import evaluate
 
 
@@ -30,6 +32,8 @@ class Evaluation:
     pixels: Tensor
     labels: Tensor
     classes: int
+    bounds: Bounds = PIXELS
+    """Of what the model sees."""
     client_tests: ClientTests | None = None
     """The honest clients' own splits; None: not known."""
 
@@ -43,12 +47,13 @@ class Evaluation:
         right. `notes`: what simulated attackers wrote down last."""
         load_record(self.network, arrays)
         batch, attack = self.experiment.evaluate.batch_size, chosen(self.experiment.attack)
-        right, loss = evaluate(self.network, self.pixels, self.labels, batch)
-        hits, labels = right.cpu().numpy(), self.labels.cpu().numpy()
+        logits, loss = evaluate(self.network, self.pixels, self.labels, batch)
+        hits, labels = (logits.argmax(1) == self.labels).cpu().numpy(), self.labels.cpu().numpy()
         measured: dict[str, Any] = {
             "accuracy": int(hits.sum()) / len(hits),
             "loss": loss,
             "class_accuracy": class_accuracy(hits, labels, self.classes),
+            **quality(logits, self.labels, self.classes),
         }
         if self.client_tests:
             measured["client_accuracy"] = self.client_tests.measure(hits)
@@ -64,7 +69,7 @@ class Evaluation:
         if not names:
             return {}
         rows = sample(len(self.labels), settings.attack_samples, seed).to(self.labels.device)
-        adversary = Adversary(client.epsilon, None, seed, settings.batch_size)
+        adversary = Adversary(client.epsilon, None, seed, settings.batch_size, self.bounds)
         pixels, labels = self.pixels[rows], self.labels[rows]
         return {name: share(survivors(self.network, pixels, labels, name, adversary)) for name in names}
 

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from thistle.server.recording.detection import UNKNOWN, Truth
 from thistle.server.recording.environment import environment
 from thistle.server.recording.recorder import Recorder
 from thistle.server.recording.sites import outcomes
+from thistle.server.sites import Sites
 from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
@@ -72,11 +72,14 @@ class Federation:
         device = pick_device(experiment.runtime.device)
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
-        self.facts = task_facts(task.dataset.classes, task.shape)
+        self.facts = task_facts(task.dataset.classes, task.shape, task.dataset.scheme)
         """What a node with data of its own must know of the task."""
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
-        self.evaluation = Evaluation(experiment, network, *to_tensors(task.dataset.test, device), task.classes, tests)
+        test = task.dataset.test
+        self.evaluation = Evaluation(
+            experiment, network, *to_tensors(test, device), task.classes, bounds=test.bounds, client_tests=tests
+        )
         secret = folder.secret if deployed else None
         self.strategy = make_strategy(experiment, task, self.layout, server_loss(experiment, task), secret)
         self.arrays = to_record(network.state_dict())
@@ -92,6 +95,7 @@ class Federation:
         )
         limit = experiment.client.time_limit
         self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
+        self.sites = Sites(self.grid, self.facts, experiment.client.timeout)
         self.memories = None if deployed else Memories(experiment)
         self.audit = Audit(experiment, folder, deployed)
         self.audit.listen(self.grid)
@@ -142,21 +146,30 @@ class Federation:
     def _record(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
         """A round's line; where its model is to be evaluated, that comes first."""
         if self.evaluation.is_due(line["round"]) or is_spent(self.experiment.stop, line):
-            self._open = OpenRound(line, verdicts, self._measure())
+            self._open = OpenRound(line, verdicts, self._measure(line["round"]))
             self._close_unless_overlapped()
         else:
             self._write(line, verdicts)
 
-    def _measure(self) -> Callable[[], dict[str, Any]]:
-        """The evaluation of the model as it is now."""
-        return partial(self.evaluation.measure, self.arrays, self.memories.notes() if self.memories else None)
+    def _measure(self, number: int) -> Callable[[], dict[str, Any]]:
+        """The evaluation of the model as it is now, after this round: here, and at the sites that hold data out."""
+        arrays, notes = self.arrays, self.memories.notes() if self.memories else None
+
+        def measure() -> dict[str, Any]:
+            asked = self.sites.ask(number, arrays)
+            measured = self.evaluation.measure(arrays, notes)
+            return measured | self.sites.answers(asked)
+
+        return measure
 
     def _close_unless_overlapped(self) -> None:
         """An evaluation is waited for at once where the next round depends on it, or there is none, or its clients
-        draw from this process's random numbers, as an evaluation may, or where an auditor reads rounds in order."""
+        draw from this process's random numbers, as an evaluation may; where sites take part in it, or an auditor reads
+        the rounds in their order."""
         stop = self.experiment.stop
+        alone = self._shares_process or self.audit.on or self.sites.hold_out
         by_it = bool(stop.accuracy or stop.patience or stop.epsilon)
-        if self._open and (self._shares_process or self.audit.on or by_it or self._open.number >= self._last):
+        if self._open and (alone or by_it or self._open.number >= self._last):
             self._close()
 
     def _close(self) -> None:
@@ -350,7 +363,7 @@ class Federation:
             self.memories.restore(_below(checkpoint.arrays, ATTACKERS))
         unwritten = not any(line.get("round") == checkpoint.round for line in read_lines(self.folder.metrics))
         if unwritten and "open" in checkpoint.plain:
-            self._open = OpenRound.restore(checkpoint.plain["open"], self._measure())
+            self._open = OpenRound.restore(checkpoint.plain["open"], self._measure(checkpoint.round))
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 

@@ -1,6 +1,7 @@
 """The server's own small data set D0, for filters and server learning; never a client's image.
 
-`none` · `rendered` (characters drawn in a font) · `folder:PATH` · `npz:PATH` · `holdout:N` (taken out of the test set).
+`none` · `rendered` (characters drawn in a font) · `folder:PATH`, `npz:PATH`, `csv:PATH` · `holdout:N` (taken out of
+the test set).
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import FORMS
 from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Task
 from thistle.tasks.classes import match_classes
-from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.dataset import Dataset, Images, Shape, joined
 from thistle.tasks.stratified import stratified
 
-FORMS = "none, rendered, folder:PATH, npz:PATH or holdout:N"
+KNOWN = "none, rendered, folder:PATH, npz:PATH, csv:PATH or holdout:N"
 DEFAULT_FONT = "DejaVuSans"
 ANGLES = (-20, -10, 0, 10, 20)
 POINTS = (130, 120, 110, 100)  # the paper's font sizes; only their ratios matter here
@@ -38,8 +41,8 @@ def load_server_data(task: Task, dataset: Dataset, seed: int) -> tuple[Images | 
         return None, dataset
     if task.server_data == "rendered":
         return _sized(task, _rendered(task, dataset), seed), dataset
-    if kind in ("folder", "npz"):
-        return _convert(_sized(task, _from_source(task, dataset), seed), dataset.train.shape), dataset
+    if kind in FORMS:
+        return _convert(_sized(task, _from_source(task, dataset), seed), dataset.shape), dataset
     held, dataset = _hold_out(int(argument), dataset, seed)
     return _sized(task, held, seed), dataset
 
@@ -48,8 +51,8 @@ def check_server_data(task: Task) -> tuple[str, str, str]:
     """What kind it is, and what stands behind the colon; refuses what is none of the known forms."""
     kind, colon, argument = task.server_data.partition(":")
     plain = task.server_data in ("none", "rendered")
-    if not (plain or (kind in ("folder", "npz") and argument) or (kind == "holdout" and argument.isdecimal())):
-        raise UserError(f"task.server-data = {task.server_data!r} is not known; it is {FORMS}")
+    if not (plain or (kind in FORMS and argument) or (kind == "holdout" and argument.isdecimal())):
+        raise UserError(f"task.server-data = {task.server_data!r} is not known; it is {KNOWN}")
     return kind, colon, argument
 
 
@@ -83,34 +86,68 @@ def _hold_out(count: int, dataset: Dataset, seed: int) -> tuple[Images, Dataset]
 
 def _from_source(task: Task, dataset: Dataset) -> Images:
     """All images of a folder or an npz file, under the task's labels, in the source's own size."""
+    return _all_of(task.server_data, task, dataset.classes, dataset.scheme, "task.server-data")
+
+
+class Known(Protocol):
+    """What a model, or a task, says of the data that it takes."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scheme(self) -> str: ...
+
+
+def read_under(name: str, task: Task, known: Known, key: str) -> Images:
+    """All of a source, under other data's classes and in their shape. `key` gave its name."""
+    return _convert(_all_of(name, task, known.classes, known.scheme, key), known.shape, key)
+
+
+def _all_of(name: str, task: Task, classes: tuple[str, ...], scheme: str, key: str) -> Images:
+    """Training and test set as one, under these classes."""
     from thistle.tasks.sources import read_source
 
-    source = read_source(task.server_data, task.data_dir, need_test=False, key="task.server-data")
-    own = match_classes(source.classes, dataset.classes, f"task.server-data = {task.server_data}")
-    parts = [part for part in (source.train, source.test) if len(part)]
-    if not parts:
-        raise UserError(f"task.server-data = {task.server_data} has no images; put some there, or use none")
-    pixels = parts[0].pixels if len(parts) == 1 else np.concatenate([part.pixels for part in parts])
-    return Images(pixels, own[np.concatenate([part.labels for part in parts])])
+    source = read_source(name, task.data_dir, need_test=False, key=key, need_train=False, options=task, scheme=scheme)
+    own = match_classes(source.classes, classes, f"{key} = {name}")
+    found = joined([part for part in (source.train, source.test) if len(part)])
+    return replace(found, labels=own[found.labels])
 
 
-def _convert(images: Images, shape: tuple[int, int, int]) -> Images:
+def _convert(images: Images, shape: Shape, key: str = "task.server-data") -> Images:
     """To the task's channels and size."""
     if images.shape == shape:
         return images
-    if not {images.shape[0], shape[0]} <= {1, 3}:
-        raise UserError(f"task.server-data: images of {images.shape[0]} channels cannot become images of {shape[0]}")
-    return Images(np.stack([fit_pixels(image, shape) for image in images.pixels]), images.labels)
+    if not all(len(sides) == 3 and sides[0] in (1, 3) for sides in (images.shape, shape)):
+        own, wanted = ("×".join(map(str, sides)) for sides in (images.shape, shape))
+        raise UserError(f"{key}: its inputs are {own}, the task's {wanted}: only images can be fitted")
+    return replace(images, pixels=np.stack([fit_pixels(image, shape) for image in images.pixels]))
 
 
-def fit_pixels(pixels: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+def fit_pixels(pixels: np.ndarray, shape: Shape) -> np.ndarray:
     """One image, c×h×w of 1 or 3 channels, in another size and other channels."""
     if pixels.shape == shape:
         return pixels
     channels, height, width = shape
+    if pixels.dtype != np.uint8:
+        return _fit_deep(pixels, channels, (width, height))
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
     image = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BICUBIC)
     return np.moveaxis(np.asarray(image).reshape(height, width, channels), -1, 0)
+
+
+def _fit_deep(pixels: np.ndarray, channels: int, size: tuple[int, int]) -> np.ndarray:
+    """The same for 16 bits and for floats, of which Pillow resizes a channel at a time."""
+    planes = [Image.fromarray(plane.astype(np.float32)) for plane in pixels]
+    resized = np.stack([np.asarray(plane.resize(size, Image.Resampling.BICUBIC)) for plane in planes])
+    if channels != len(resized):
+        resized = resized.mean(0, keepdims=True) if channels == 1 else resized.repeat(channels, axis=0)
+    if pixels.dtype.kind == "f":
+        return resized.clip(pixels.min(), pixels.max())
+    return np.rint(resized.clip(0, np.iinfo(pixels.dtype).max)).astype(pixels.dtype)
 
 
 # -- drawn characters
@@ -118,12 +155,17 @@ def fit_pixels(pixels: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 
 def _rendered(task: Task, dataset: Dataset) -> Images:
     """20 white-on-black images a class: 5 rotations, 4 sizes of its character."""
+    if len(dataset.shape) != 3:
+        raise UserError(
+            f"task.server-data = rendered draws images, and those of {dataset.name} are none: use holdout:N, none, "
+            "csv:PATH or npz:PATH"
+        )
     if any(len(name) != 1 for name in dataset.classes):
         raise UserError(
             f"task.server-data = rendered needs classes that are single characters; those of {dataset.name} are "
             f"{', '.join(dataset.classes[:3])}, …: use folder:, npz:, holdout:N or none"
         )
-    channels, height, width = dataset.train.shape
+    channels, height, width = dataset.shape
     font = _load_font(task.server_font)
     drawn = [list(_views(name, font, height, width)) for name in dataset.classes]
     pixels = np.array(drawn).reshape(-1, 1, height, width).repeat(channels, axis=1)

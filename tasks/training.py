@@ -1,7 +1,7 @@
 """Local SGD and evaluation on cached tensors: clients and server learning share them.
 
-No DataLoader: a client's images are one tensor, a batch is an index into it. One thread and channels
-last everywhere, because other thread counts and memory formats give other bits.
+No DataLoader: a client's images are one tensor, a batch is an index into it. One thread, and channels
+last for images, because other thread counts and memory formats give other bits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 CPU = torch.device("cpu")
 Backward = Callable[[Loss, nn.Module, Tensor, Tensor], Tensor]
 """Leaves the gradient of a batch's loss with the parameters, and returns the loss."""
+FULL = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
+"""White."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,22 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def to_tensors(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pixels in [0, 1], channels last, and labels."""
-    pixels = torch.from_numpy(np.array(images.pixels)).to(device)
-    scaled = pixels.float().div_(255).contiguous(memory_format=torch.channels_last)
-    return scaled, torch.from_numpy(np.array(images.labels, dtype=np.int64)).to(device)
+    """What the model sees, and labels."""
+    return to_inputs(images.pixels, device), torch.from_numpy(np.array(images.labels, dtype=np.int64)).to(device)
+
+
+def to_inputs(values: np.ndarray, device: torch.device) -> Tensor:
+    """The levels of images, 8 or 16 bits, in [0, 1]; floats as they are. What looks like images has its channels
+    last."""
+    levels = FULL.get(values.dtype)
+    whole = values.astype(np.int32) if values.dtype == np.uint16 else np.array(values)
+    inputs = torch.from_numpy(whole).to(device).float()
+    return channels_last(inputs if levels is None else inputs.div_(levels))
+
+
+def channels_last(inputs: Tensor) -> Tensor:
+    """A batch of images in the memory format in which they are trained on; anything else as it is."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
 
 
 def plain_loss(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
@@ -163,16 +177,16 @@ def train(
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, float]:
-    """Whether the model is right, one boolean per image, and the mean cross-entropy; in eval mode."""
+    """The logits, n × classes, and the mean cross-entropy; in eval mode."""
     model.eval()
     chunks = list(zip(pixels.split(batch_size), labels.split(batch_size), strict=True))
-    found = on_copies(_right_and_loss, model, pixels[:1], chunks, len(chunks))
-    return torch.cat([right for right, _ in found]), sum(loss for _, loss in found) / len(labels)
+    found = on_copies(_logits_and_loss, model, pixels[:1], chunks, len(chunks))
+    return torch.cat([logits for logits, _ in found]), sum(loss for _, loss in found) / len(labels)
 
 
 @torch.inference_mode()
-def _right_and_loss(model: nn.Module, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, float]:
+def _logits_and_loss(model: nn.Module, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, float]:
     """Of one chunk: the loss is a sum."""
     pixels, labels = chunk
     logits = predict(model, pixels)
-    return logits.argmax(1) == labels, float(cross_entropy(logits, labels, reduction="sum"))
+    return logits, float(cross_entropy(logits, labels, reduction="sum"))

@@ -1,4 +1,5 @@
-"""The L∞ engine: x' ← Π(x' + step·sign ∇loss), Π onto the ε-ball around x and onto [0, 1].
+"""The L∞ engine: x' ← Π(x' + step·sign ∇loss), Π onto the ε-ball around x and onto the values that inputs
+may have: [0, 1] for images.
 
 Gradients are taken with respect to the images alone: no parameter gets a `.grad`, and in eval mode (`at_rest`) no
 statistic moves. Everything keeps the images' memory format, channels last.
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from thistle.attacks.evasion.losses import ImageLoss
+from thistle.tasks.dataset import PIXELS, Bounds
 
 Forward = Callable[[Tensor], Tensor]
 """Images to logits."""
@@ -21,11 +23,13 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Budget:
-    """How far (ε, in units of pixels), in how many steps of what size."""
+    """How far (ε, in the units of what the model sees), in how many steps of what size."""
 
     epsilon: float
     step: float
     steps: int
+    bounds: Bounds = PIXELS
+    """The least and the greatest value that an input may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +50,13 @@ def craft(
     start: Tensor | None = None,
     *,
     until_broken: bool = False,
-    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Crafted:
     """`budget.steps` steps uphill from `start` (None: from the images themselves).
 
     `until_broken`: an image that is misclassified on the way stays as it is then, and costs nothing further.
-    `bounds`: the least and the greatest value that an input may have.
     """
-    low, high = (pixels - budget.epsilon).clamp_(min=bounds[0]), (pixels + budget.epsilon).clamp_(max=bounds[1])
+    low = (pixels - budget.epsilon).clamp_(min=budget.bounds[0])
+    high = (pixels + budget.epsilon).clamp_(max=budget.bounds[1])
     current = pixels.clone() if start is None else start.clamp(low, high)
     kappa = torch.zeros_like(labels)
     standing = torch.ones_like(labels, dtype=torch.bool)

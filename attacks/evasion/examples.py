@@ -7,13 +7,14 @@ gradient. `x` may have any shape (n × …); it is on the model's device, and so
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft
 from thistle.attacks.evasion.losses import ImageLoss, cross_entropy, margin
+from thistle.tasks.dataset import ANY
 
 Bounds = tuple[float, float] | None
 
@@ -80,8 +81,8 @@ def _examples(
         raise ValueError(f"needs epsilon ≥ 0, step ≥ 0 and steps ≥ 1; got {budget}")
     if not x.is_floating_point():
         raise ValueError(f"x must hold floating-point numbers; got {x.dtype}")
-    limits = (-math.inf, math.inf) if bounds is None else bounds
+    budget = replace(budget, bounds=ANY if bounds is None else bounds)
     start = None if seed is None else anywhere(x, budget.epsilon, torch.Generator().manual_seed(seed))
     with at_rest(model):
-        made = craft(model, x.detach(), y, loss, budget, start, until_broken=until_broken, bounds=limits)
+        made = craft(model, x.detach(), y, loss, budget, start, until_broken=until_broken)
     return made.pixels.detach()

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from thistle.attacks.evasion.engine import Budget, anywhere, at_rest, craft
 from thistle.attacks.evasion.losses import cross_entropy, margin
 from thistle.attacks.evasion.table import Evasion, check_autoattack, find
+from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import torch_rng
+from thistle.tasks.dataset import PIXELS, Bounds
 from thistle.tasks.models import predict
 from thistle.tasks.threads import on_copies
 
@@ -32,6 +34,8 @@ class Adversary:
     step: float | None
     seed: int
     batch_size: int
+    bounds: Bounds = PIXELS
+    """Of the inputs."""
 
 
 def survivors(
@@ -70,12 +74,14 @@ def _attack(
     epsilon = adversary.epsilon
     step = (adversary.step or epsilon / 4) if attack.quarter else epsilon
     loss = margin if attack.loss == "margin" else cross_entropy
-    budget = Budget(epsilon, step, attack.steps)
+    budget = Budget(epsilon, step, attack.steps, adversary.bounds)
     return craft(lambda x: predict(model, x), pixels, labels, loss, budget, start, until_broken=attack.best).pixels
 
 
 def _autoattack(model: nn.Module, pixels: Tensor, labels: Tensor, adversary: Adversary, tick: Tick | None) -> Tensor:
     """The library's standard ensemble: APGD-CE, targeted APGD and FAB, Square (Croce & Hein 2020)."""
+    if adversary.bounds != PIXELS:
+        raise UserError("attacks: aa takes images, values from 0 to 1; for tables and series use pgd20 and cw")
     from pyautoattack import AutoAttack
 
     with torch.inference_mode():

@@ -15,10 +15,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from thistle.attacks.poisoning.backdoor import Stamping
 from thistle.attacks.poisoning.parts import Aimed, Facts, Past, Poison
-from thistle.attacks.poisoning.trigger import Shape, Trigger, shape_of, square
+from thistle.attacks.poisoning.trigger import Trigger, shape_of, square
 from thistle.attacks.registry import Evaluated, attack, setting
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import NonNegative
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models import predict
 from thistle.tasks.training import SGD, Recipe, batches
 

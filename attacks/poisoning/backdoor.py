@@ -11,9 +11,10 @@ from torch import Tensor
 
 from thistle.attacks.poisoning.parts import Facts, Poison
 from thistle.attacks.poisoning.scale import Scale
-from thistle.attacks.poisoning.trigger import Shape, Trigger, TriggerName, make_trigger, shape_of, share_taken_for
+from thistle.attacks.poisoning.trigger import Trigger, TriggerName, make_trigger, shape_of, share_taken_for
 from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_class, setting
 from thistle.experiments.settings import AboveZero, Fraction, Natural
+from thistle.tasks.dataset import Shape
 
 TARGET = "the number of the class for which stamped images are to be taken"
 
@@ -23,6 +24,7 @@ class Stamping(PoisoningAttack):
     """Base of all backdoors with a trigger: the first images of each (shuffled) batch get it, and another label."""
 
     family = "backdoors"
+    stamps = True
     strength: Fraction = setting("share of each batch that is stamped", default=0.5, declared=(0.25, 0.5))
     boost: AboveZero = setting("the update is multiplied by it", default=5.0, tried=(5.0, 1.0))
     target: Natural = setting(TARGET, default=0)

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from thistle.attacks.poisoning.backdoor import Stamped
 from thistle.attacks.poisoning.parts import Facts
-from thistle.attacks.poisoning.trigger import Shape, TriggerName, shape_of
+from thistle.attacks.poisoning.trigger import TriggerName, shape_of
 from thistle.attacks.registry import Attacker, attack, setting
 from thistle.experiments.errors import UserError
 from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Attack
+from thistle.tasks.dataset import Shape
 
 BY_NUMBER = -1
 Parts = Annotated[int, Field(ge=2, lt=2**63)]

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from thistle.attacks.poisoning.edge_images import check_path, load_images
 from thistle.attacks.poisoning.parts import Aimed, Facts, Past, Poison
 from thistle.attacks.poisoning.scale import ScaleWithin
-from thistle.attacks.poisoning.trigger import Shape, shape_of, share_taken_for
+from thistle.attacks.poisoning.trigger import shape_of, share_taken_for
 from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_class, setting
 from thistle.experiments.settings import AboveZero, Fraction, Natural, NonNegative
+from thistle.tasks.dataset import Shape
 
 
 @attack("edge-case", "Wang et al. 2020", knows="own data")
@@ -29,6 +30,7 @@ class EdgeCase(PoisoningAttack):
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
     target: Natural = setting("the number of the class for which the rare images are to be taken", default=0)
     family = "backdoors"
+    stamps = True
     needs = ("images",)
 
     def poison(self, facts: Facts) -> Poison:

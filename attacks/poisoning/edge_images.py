@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thistle.attacks.poisoning.trigger import Shape
 from thistle.experiments.errors import UserError
+from thistle.tasks.dataset import Shape
 from thistle.tasks.serverdata import fit_pixels
 from thistle.tasks.sources import archive
 from thistle.tasks.sources.folder import read_picture

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from thistle.experiments.randomness import torch_rng
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models import predict
 
 TriggerName = Literal["patch", "blend", "distributed"]
-Shape = tuple[int, int, int]
 SIDE = 3
 BLEND = 0.2
 """Chen et al.'s α, as backdoor benchmarks commonly set it."""
@@ -51,9 +51,8 @@ class Trigger:
 
 
 def shape_of(pixels: Tensor) -> Shape:
-    """Channels, height and width of these images."""
-    _, channels, height, width = pixels.shape
-    return channels, height, width
+    """Of one of these images."""
+    return tuple(pixels.shape[1:])
 
 
 @lru_cache(maxsize=8)

@@ -21,6 +21,7 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import torch_rng
 from thistle.experiments.settings import Client
 from thistle.tasks.augmentation import crop_and_flip
+from thistle.tasks.dataset import PIXELS, Bounds
 from thistle.tasks.models import predict
 from thistle.tasks.models.layers import clean_statistics
 from thistle.tasks.task import Task
@@ -60,10 +61,20 @@ class CalibratedLoss:
 
 
 def calibrated_loss(
-    client: Client, labels: Tensor, classes: int, generator: torch.Generator, number: int, ratio: float
+    client: Client,
+    labels: Tensor,
+    classes: int,
+    generator: torch.Generator,
+    number: int,
+    ratio: float,
+    bounds: Bounds = PIXELS,
 ) -> CalibratedLoss:
-    """As `client` has it in round `number`, for whoever trains on these labels; `ratio` of a batch is adversarial."""
-    setting = Setting(Budget(client.epsilon, client.step, client.steps), generator, warm=number > client.warmup)
+    """As `client` has it in round `number`, for whoever trains on these labels; `ratio` of a batch is adversarial.
+
+    `bounds`: of what the model sees.
+    """
+    budget = Budget(client.epsilon, client.step, client.steps, bounds)
+    setting = Setting(budget, generator, warm=number > client.warmup)
     return CalibratedLoss(client, make_views(client, prior_of(client, labels, classes)), setting, ratio)
 
 
@@ -76,9 +87,9 @@ def server_loss(experiment: Experiment, task: Task) -> Callable[[int], Loss] | N
         return None
     client = experiment.client.model_copy(update={"augment": False})
     _, labels = to_tensors(task.server_images, pick_device(experiment.runtime.device))
-    return partial(_server_loss, client, labels, task.classes, experiment.seed)
+    return partial(_server_loss, client, labels, task.classes, experiment.seed, task.server_images.bounds)
 
 
-def _server_loss(client: Client, labels: Tensor, classes: int, seed: int, number: int) -> Loss:
+def _server_loss(client: Client, labels: Tensor, classes: int, seed: int, bounds: Bounds, number: int) -> Loss:
     generator = torch_rng(seed, "server-adversarial", number)
-    return calibrated_loss(client, labels, classes, generator, number, adversarial_ratio(client))
+    return calibrated_loss(client, labels, classes, generator, number, adversarial_ratio(client), bounds)

@@ -9,6 +9,19 @@ from typing import Any
 from thistle.experiments.settings import Attack
 
 Lines = Sequence[dict[str, Any]]
+LAST = (
+    "class_accuracy",
+    "client_accuracy",
+    "macro_f1",
+    "auc",
+    "calibration_error",
+    "class_auc",
+    "sensitivity",
+    "specificity",
+    "confusion",
+    "site_scores",
+)
+"""What the summary repeats of the last evaluation."""
 ALIVE = 0.5
 """A backdoor whose trigger works less often than this is gone."""
 NO_STOP, NEVER_FELL, NO_EVALUATION = "no stop", "never fell", "not evaluated after the stop"
@@ -39,7 +52,7 @@ def accuracies(lines: Lines, window: int) -> dict[str, Any]:
         "final_accuracy": fmean(values[-k:]),
         "evaluations_averaged": k,
         **({"final_robust": means} if means else {}),
-        **{name: found[-1][name] for name in ("class_accuracy", "client_accuracy") if name in found[-1]},
+        **{name: found[-1][name] for name in LAST if name in found[-1]},
     }
 
 

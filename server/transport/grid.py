@@ -46,6 +46,20 @@ class Refusal:
     time: float
 
 
+def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
+    """All nodes, sorted; `wanted` 0: as many as there are once no new one has come for a while."""
+    found: list[int] = []
+    began = since = time.monotonic()
+    while time.monotonic() - began < patience:
+        now = sorted(grid.get_node_ids())
+        if len(now) != len(found):
+            found, since = now, time.monotonic()
+        if found and (len(found) >= wanted if wanted else time.monotonic() - since > SETTLE):
+            return found
+        time.sleep(POLL)
+    raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts came within {patience:.0f} s")
+
+
 class CohortGrid(GridAround):
     """A grid of logical nodes over the hosts of `inner`."""
 
@@ -68,7 +82,7 @@ class CohortGrid(GridAround):
     def gather(self, wanted: int, patience: float, facts: RecordDict) -> None:
         """Wait for `wanted` hosts (0: for all there are) and make them ready; without any the run ends."""
         self._facts = facts
-        nodes = self._wait_for_nodes(wanted, patience)
+        nodes = wait_for_nodes(self.inner, wanted, patience)
         self._ping(nodes)
         deadline = time.monotonic() + max(patience, START)
         while self._pings and time.monotonic() < deadline:
@@ -77,19 +91,6 @@ class CohortGrid(GridAround):
         if not self.hosts.members:
             why = next((refusal.reason for refusal in self._refused.values()), "none of them answered")
             raise UserError(f"a host could not start: {why}")
-
-    def _wait_for_nodes(self, wanted: int, patience: float) -> list[int]:
-        """All nodes, sorted; `wanted` 0: as many as there are once no new one has come for a while."""
-        found: list[int] = []
-        began = since = time.monotonic()
-        while time.monotonic() - began < patience:
-            now = sorted(self.inner.get_node_ids())
-            if len(now) != len(found):
-                found, since = now, time.monotonic()
-            if found and (len(found) >= wanted if wanted else time.monotonic() - since > SETTLE):
-                return found
-            time.sleep(POLL)
-        raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts came within {patience:.0f} s")
 
     def _ping(self, nodes: Iterable[int]) -> None:
         asked = [Message(self._facts, dst_node_id=node, message_type="query.ping") for node in nodes]
@@ -137,6 +138,15 @@ class CohortGrid(GridAround):
     def get_node_ids(self) -> Iterable[int]:
         """The clients that can be asked now."""
         return self.hosts.available(self._busy)
+
+    def holding_out(self) -> list[int]:
+        """A client of each host that can be asked now and holds out a part of its own data."""
+        firsts: dict[int, int] = {}
+        for client in self.hosts.available(self._busy) if not self.hosts.shared else ():
+            node = self.hosts.owner(client)
+            if self.hosts.members[node].info.held_out:
+                firsts.setdefault(node, client)
+        return sorted(firsts.values())
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As `send` and `wait`, in Flower's words."""

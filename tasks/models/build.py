@@ -12,8 +12,9 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import is_own, make_own, wrong_result
 from thistle.experiments.randomness import seed_for
 from thistle.protocol.text import last_line
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.layers import fit_network
-from thistle.tasks.models.registry import MODELS, Dropout, Shape
+from thistle.tasks.models.registry import MODELS, Dropout, takes
 
 KEY = "model.name"
 
@@ -37,10 +38,16 @@ def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) ->
         network = _own(model, shape, classes) if is_own(model.name) else _named(model.name, shape, classes, dropout)
         if isinstance(model, settings.Network):
             network = fit_network(network, model)
+    if any(parameter.ndim == 5 for parameter in network.parameters()):  # a volume's, which torch would refuse
+        return network
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _named(name: str, shape: Shape, classes: int, dropout: Dropout) -> nn.Module:
+    if not takes(name, shape):
+        raise UserError(
+            f"model.name = {name}: takes images; the task's inputs are {_sides(shape)}: use mlp, logistic or cnn1d"
+        )
     try:
         return MODELS[name](shape, classes, dropout)
     except RuntimeError as error:  # torch's, where a layer has nothing left to look at
@@ -68,10 +75,10 @@ def _own(model: settings.Model, shape: Shape, classes: int) -> nn.Module:
             logits = network.eval()(torch.zeros(2, *shape))
     except Exception as error:
         reason = last_line(f"{type(error).__name__}: {error}")
-        raise UserError(f"{key} = {name!r}: the network cannot see images of {_sides(shape)}: {reason}") from None
+        raise UserError(f"{key} = {name!r}: the network cannot see inputs of {_sides(shape)}: {reason}") from None
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         got = f"a tensor of {_sides(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"{key} = {name!r}: two images should give logits of 2×{classes}, not {got}")
+        raise UserError(f"{key} = {name!r}: two inputs should give logits of 2×{classes}, not {got}")
     return network.train(trained)
 
 

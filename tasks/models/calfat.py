@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from thistle.experiments.errors import UserError
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.parts import conv, finish
-from thistle.tasks.models.registry import MODELS, Dropout, Shape
+from thistle.tasks.models.registry import MODELS, Dropout
 
 
 @MODELS.add("cnn-calfat", paper="Chen et al. 2022")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from thistle.tasks.models.registry import Dropout, Shape
+from thistle.tasks.dataset import Shape
+from thistle.tasks.models.registry import Dropout
 
 
 def conv(inputs: int, outputs: int, padding: int = 1) -> list[nn.Module]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from thistle.tasks.models.registry import MODELS, Dropout, Shape
+from thistle.tasks.dataset import Shape
+from thistle.tasks.models.registry import MODELS, Dropout
 
 
 @MODELS.add("resnet18", paper="He et al. 2016")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.parts import conv, finish, two_dense
-from thistle.tasks.models.registry import MODELS, Dropout, Shape
+from thistle.tasks.models.registry import MODELS, Dropout, any_shape
 
 PAPER = "Mai et al. 2026"
 
@@ -25,8 +26,9 @@ def cnn_cifar(shape: Shape, classes: int, dropout: Dropout) -> nn.Module:
 
 
 @MODELS.add("auto")
+@any_shape
 def auto(shape: Shape, classes: int, dropout: Dropout) -> nn.Module:
-    """cnn-emnist for grey images, cnn-cifar for coloured ones."""
+    """cnn-emnist for grey images, cnn-cifar for coloured ones, cnn1d for series, mlp for tables and anything else."""
     return MODELS[meant("auto", shape)](shape, classes, dropout)
 
 
@@ -34,4 +36,6 @@ def meant(name: str, shape: Shape) -> str:
     """The model of this name, or the one that `auto` stands for."""
     if name != "auto":
         return name
+    if len(shape) != 3:
+        return "cnn1d" if len(shape) == 2 else "mlp"
     return "cnn-emnist" if shape[0] == 1 else "cnn-cifar"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from thistle.tasks.dataset import Shape
 from thistle.tasks.models.parts import finish
-from thistle.tasks.models.registry import MODELS, Dropout, Shape
+from thistle.tasks.models.registry import MODELS, Dropout
 
 
 @MODELS.add("vgg8", paper="Simonyan & Zisserman 2015")

@@ -17,16 +17,16 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from thistle.experiments.errors import UserError
-from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.dataset import ANY, PIXELS, Bounds, Dataset, Images, Shape
 
-FORMAT = 2  # raise it whenever the same source would be decoded to other bytes
+FORMAT = 3  # raise it whenever the same source would be decoded to other bytes
 SPLITS = ("train", "test")
 ARRAYS = tuple(f"{split}-{what}.npy" for split in SPLITS for what in ("pixels", "labels"))
 
@@ -39,16 +39,21 @@ class Workspace:
 
     folder: Path
     progress: Progress | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    """What else is to be known of the data: `scheme`, and whether they are `bounded`."""
 
-    def arrays(self, split: str, shape: tuple[int, int, int, int]) -> Images:
-        """Pixels and labels to be filled in, already on disk."""
-        pixels = self._array(f"{split}-pixels.npy", shape, np.uint8)
+    def arrays(self, split: str, shape: Shape, dtype: Any = np.uint8) -> Images:
+        """Inputs and labels to be filled in, already on disk. `shape`: with the number of inputs before it."""
+        pixels = self._array(f"{split}-pixels.npy", shape, dtype)
         return Images(pixels, self._array(f"{split}-labels.npy", shape[:1], np.int64))
+
+    def describe(self, bounds: Bounds, scheme: str = "") -> None:
+        """Say what `Images.bounds` and `Dataset.scheme` will be; unsaid, they are those of images."""
+        self.about.update(bounded=bounds == PIXELS, scheme=scheme)
 
     def put(self, split: str, pixels: np.ndarray, labels: np.ndarray) -> None:
         """Store a split that is in memory already."""
-        channels, height, width = pixels.shape[1:]
-        images = self.arrays(split, (len(pixels), channels, height, width))
+        images = self.arrays(split, pixels.shape, pixels.dtype)
         images.pixels[:] = pixels
         images.labels[:] = labels
 
@@ -58,7 +63,7 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def _array(self, name: str, shape: Shape, dtype: Any) -> np.ndarray:
         path = self.folder / name
         array: np.ndarray = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         if array.size and hasattr(os, "posix_fallocate"):  # a full disk is an error here, but a crash in a mapped page
@@ -130,7 +135,10 @@ def _open(entry: Path, name: str) -> Dataset | None:
         if any((entry / file).stat().st_size != meta["sizes"][file] for file in ARRAYS):
             return None
         arrays = [np.load(entry / file, mmap_mode="r", allow_pickle=False) for file in ARRAYS]
-        return Dataset(name, tuple(meta["classes"]), Images(*arrays[:2]), Images(*arrays[2:]))
+        about = meta["about"]
+        bounds = PIXELS if about.get("bounded", True) else ANY
+        train, test = Images(arrays[0], arrays[1], bounds), Images(arrays[2], arrays[3], bounds)
+        return Dataset(name, tuple(meta["classes"]), train, test, about.get("scheme", ""))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -142,10 +150,12 @@ def _write(entry: Path, read: Reader, progress: Progress | None) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        classes = read(Workspace(temporary, progress))
+        work = Workspace(temporary, progress)
+        classes = read(work)
         shutil.rmtree(temporary / "scratch", ignore_errors=True)
         sizes = {file: _flushed_size(temporary / file) for file in ARRAYS}
-        (temporary / "meta.json").write_text(json.dumps({"format": FORMAT, "classes": classes, "sizes": sizes}))
+        meta = {"format": FORMAT, "classes": classes, "sizes": sizes, "about": work.about}
+        (temporary / "meta.json").write_text(json.dumps(meta))
         shutil.rmtree(entry, ignore_errors=True)  # not whole, or it would have been opened
         temporary.rename(entry)
     finally:

@@ -6,7 +6,7 @@ in the same order, split in the same way.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,20 @@ from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import is_own
 from thistle.tasks.classes import match_classes
-from thistle.tasks.dataset import Dataset, Images
+from thistle.tasks.dataset import Dataset
 from thistle.tasks.sources.cache import Progress, Reader, Workspace, cached
 from thistle.tasks.sources.own import own_source
 from thistle.tasks.sources.registry import SOURCES, Found, Wanted, source_of
 from thistle.tasks.stratified import stratified_always
 
 
-def load_dataset(task: settings.Task, progress: Progress | None = None) -> Dataset:
-    """The task's data: `read_source`, cut down to `task.train-size` training images, class by class."""
-    identity, dataset = _read(task.name, task.data_dir, True, progress, "task.name")
+def load_dataset(task: settings.Task, progress: Progress | None = None, scheme: str = "") -> Dataset:
+    """The task's data: `read_source`, cut down to `task.train-size` training images, class by class.
+
+    Without a training set it is a test set alone, for a server whose nodes have data of their own.
+    """
+    ask = _Asked(Wanted(task.name, task.data_dir, task, scheme), "task.name", needed=("test",))
+    identity, dataset = ask.read(progress)
     size, available = task.train_size, len(dataset.train)
     if size > available:
         raise UserError(f"task.train-size = {size}: {task.name} has only {available} training images; 0 means all")
@@ -33,6 +37,7 @@ def load_dataset(task: settings.Task, progress: Progress | None = None) -> Datas
 
     def read(work: Workspace) -> tuple[str, ...]:
         chosen = dataset.train.take(stratified_always(dataset.train.labels, size))
+        work.describe(dataset.train.bounds, dataset.scheme)
         work.put("train", chosen.pixels, chosen.labels)
         work.put("test", dataset.test.pixels, dataset.test.labels)
         return dataset.classes
@@ -41,41 +46,61 @@ def load_dataset(task: settings.Task, progress: Progress | None = None) -> Datas
 
 
 def read_source(
-    name: str, data_dir: str = "", need_test: bool = True, progress: Progress | None = None, key: str = "task.name"
+    name: str,
+    data_dir: str = "",
+    need_test: bool = True,
+    progress: Progress | None = None,
+    key: str = "task.name",
+    *,
+    need_train: bool = True,
+    options: settings.Task | None = None,
+    scheme: str = "",
 ) -> Dataset:
-    """The data called `name`, memory-mapped. Without `need_test` its test set may be empty.
+    """The data called `name`, memory-mapped. Without `need_test` its test set may be empty, and so on.
 
-    `key` is the setting that gave the name, for error messages.
+    `key` is the setting that gave the name, for error messages. `options` say how the user's own files are to be read;
+    `scheme` how rows of a table become values, where others have agreed on that.
     """
-    return _read(name, data_dir, need_test, progress, key)[1]
-
-
-def _read(name: str, data_dir: str, need_test: bool, progress: Progress | None, key: str) -> tuple[Any, Dataset]:
-    """The data and what identifies it."""
-    found = _find(name, data_dir, key)
-    dataset = cached(name, found.identity, _checked(found), progress)
-    for split, images in (("training", dataset.train), ("test", dataset.test)):
-        if len(images) == 0 and (split == "training" or need_test):
-            raise UserError(f"{key} = {name!r}: there are no {split} images")
-    return found.identity, dataset
+    needed = ("train",) * need_train + ("test",) * need_test
+    return _Asked(Wanted(name, data_dir, options or settings.Task(), scheme), key, needed).read(progress)[1]
 
 
 def map_classes(dataset: Dataset, classes: tuple[str, ...], where: str) -> Dataset:
     """Relabel somebody's own data, by class name, to the federation's order. `where` names it in an error."""
     table = match_classes(dataset.classes, classes, where)
-    train, test = (Images(images.pixels, table[images.labels]) for images in (dataset.train, dataset.test))
+    train, test = (replace(images, labels=table[images.labels]) for images in (dataset.train, dataset.test))
     return replace(dataset, classes=classes, train=train, test=test)
 
 
-def _find(name: str, data_dir: str, key: str) -> Found:
-    """The source's data, not decoded yet."""
-    source = source_of(name)
-    if source is not None:
-        return source(Wanted(name, data_dir))
-    if key == "task.name" and is_own(name):
-        return own_source(name, key)
-    near, valid = SOURCES.nearest(name), ", ".join(SOURCES)
-    raise UserError(f"{key} = {name!r} is unknown; did you mean {near!r}? There are: {valid}")
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for, by which setting, and which of its sets may not be empty."""
+
+    wanted: Wanted
+    key: str
+    needed: tuple[str, ...]
+
+    def read(self, progress: Progress | None) -> tuple[Any, Dataset]:
+        """The data and what identifies it."""
+        name, found = self.wanted.name, self._find()
+        dataset = cached(name, found.identity, _checked(found), progress)
+        for split, word, images in (("train", "training", dataset.train), ("test", "test", dataset.test)):
+            if len(images) == 0 and split in self.needed:
+                raise UserError(f"{self.key} = {name!r}: there are no {word} images")
+        if not len(dataset.train) and not len(dataset.test):
+            raise UserError(f"{self.key} = {name!r}: is empty")
+        return found.identity, dataset
+
+    def _find(self) -> Found:
+        """The source's data, not decoded yet."""
+        name = self.wanted.name
+        source = source_of(name)
+        if source is not None:
+            return source(self.wanted)
+        if self.key == "task.name" and is_own(name):
+            return own_source(name, self.key, self.wanted.options.bits)
+        near, valid = SOURCES.nearest(name), ", ".join(SOURCES)
+        raise UserError(f"{self.key} = {name!r} is unknown; did you mean {near!r}? There are: {valid}")
 
 
 def _checked(found: Found) -> Reader:

@@ -14,12 +14,12 @@ from thistle.tasks.sources.npz import WANTED, put_arrays
 from thistle.tasks.sources.registry import Found
 
 
-def own_source(name: str, key: str) -> Found:
+def own_source(name: str, key: str, bits: int = 16) -> Found:
     """What the user's function makes; it is called again only when its code changes."""
-    return Found(["own", content_of(name, key), name], partial(_read, name, key), name)
+    return Found(["own", content_of(name, key), name, bits], partial(_read, name, key, bits), name)
 
 
-def _read(name: str, key: str, work: Workspace) -> tuple[str, ...]:
+def _read(name: str, key: str, bits: int, work: Workspace) -> tuple[str, ...]:
     """A mapping with the arrays of an npz file."""
     made = make_own(name, key)
     if not isinstance(made, Mapping):
@@ -29,4 +29,4 @@ def _read(name: str, key: str, work: Workspace) -> tuple[str, ...]:
         arrays = {array: np.asarray(made[array]) for array in WANTED if array in made}
     except Exception as error:
         raise UserError(f"{where}: not arrays: {error}") from None
-    return put_arrays(where, arrays, work)
+    return put_arrays(where, arrays, work, bits)

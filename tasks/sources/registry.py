@@ -7,10 +7,11 @@ where it is written; every module of this package is looked at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from thistle.experiments import settings
 from thistle.experiments.registry import Registry
 from thistle.tasks.sources.cache import Reader
 
@@ -23,6 +24,10 @@ class Wanted:
     """All of it: `mnist`, or `folder:/data/birds`."""
     data_dir: str = ""
     """`task.data-dir`, where files may be; empty: only the cache is looked at."""
+    options: settings.Task = field(default_factory=settings.Task)
+    """How the user's own files are to be read."""
+    scheme: str = ""
+    """How the rows of a table become values; empty: to be made from its training rows."""
 
     @property
     def path(self) -> Path:

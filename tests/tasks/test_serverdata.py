@@ -225,7 +225,9 @@ def test_an_ambiguous_case_is_unknown():
 
 @pytest.mark.parametrize("spec", ["", "render", "folder:", "folder", "npz:", "holdout:", "holdout:-3", "holdout:x"])
 def test_any_other_spec_lists_the_valid_forms(spec):
-    with pytest.raises(UserError, match=r"task\.server-data = .* none, rendered, folder:PATH, npz:PATH or holdout:N"):
+    with pytest.raises(
+        UserError, match=r"task\.server-data = .* none, rendered, folder:PATH, npz:PATH, csv:PATH or holdout:N"
+    ):
         load(fake(), server_data=spec)
 
 

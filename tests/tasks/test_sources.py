@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.settings import Task
 from thistle.tasks.dataset import Dataset, Images
 from thistle.tasks.sources import load_dataset, map_classes, read_source
+from thistle.tasks.training import to_tensors
 
 
 def picture(value: int | tuple[int, int, int], size: tuple[int, int] = (6, 4), form: str = "PNG") -> bytes:
@@ -96,15 +98,30 @@ def deep(dtype: type, value: int, form: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def test_sixteen_bits_a_pixel_are_scaled_not_clipped(cache: Path, tmp_path: Path) -> None:
+def test_sixteen_bits_a_pixel_are_kept(cache: Path, tmp_path: Path) -> None:
     data = read_source(f"folder:{folder(tmp_path / 'set', test__b__1=deep(np.uint16, 0x4321))}")
-    assert data.test.pixels[-1, 0, 0, 0] == 0x43
+    assert data.test.pixels.dtype == np.uint16 and data.test.pixels[-1, 0, 0, 0] == 0x4321
+    assert data.train.pixels[0, 0, 0, 0] == 1 * 257, "images of 8 bits among them are as bright as before"
+    inputs, _ = to_tensors(data.test, torch.device("cpu"))
+    assert float(inputs[-1].max()) == pytest.approx(0x4321 / 65535)
+
+
+def test_twelve_bits_reach_from_black_to_white_and_stay_apart(cache: Path, tmp_path: Path) -> None:
+    x = np.arange(4096, dtype=np.uint16).reshape(1, 64, 64)
+    name = npz(tmp_path, x_train=x, y_train=np.array([0]), x_test=x, y_test=np.array([0]))
+    data = read_source(name, options=Task(bits=12))
+    assert len(np.unique(data.train.pixels)) == 4096
+    inputs, _ = to_tensors(data.train, torch.device("cpu"))
+    assert float((inputs.flatten() - torch.arange(4096) / 4095).abs().max()) < 1 / 65535
+    path = folder(tmp_path / "set", test__b__1=deep(np.uint16, 4096))
+    with pytest.raises(UserError, match=r"test/b/1\.png' has values above 4095, the most that task\.bits = 12 allows"):
+        read_source(f"folder:{path}", options=Task(bits=12))
 
 
 def test_a_deep_pgm_is_scaled_too(cache: Path, tmp_path: Path) -> None:
     pgm = b"P5 6 4 65535\n" + np.full((4, 6), 0x4321, ">u2").tobytes()
-    data = read_source(f"folder:{folder(tmp_path / 'set', test__b__1=pgm)}")
-    assert data.test.pixels[-1, 0, 0, 0] == 0x43
+    data = read_source(f"folder:{folder(tmp_path / 'set', test__b__1=pgm)}", options=Task(bits=12))
+    assert data.test.pixels[-1, 0, 0, 0] == 0x4321, "a PGM says itself what is white"
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
@@ -191,17 +208,47 @@ def test_npz_shapes(cache: Path, tmp_path: Path, shape: tuple[int, ...], expecte
 def test_npz_floats_and_classes(cache: Path, tmp_path: Path) -> None:
     x = np.linspace(0, 1, 6 * 20, dtype=np.float32).reshape(6, 5, 4)
     data = read_source(npz(tmp_path, x_train=x, x_test=x[:2].astype(np.float64), classes=np.array(["a", "b", "c"])))
-    assert (data.train.pixels.min(), data.train.pixels.max()) == (0, 255)
+    assert data.train.shape == (1, 5, 4) and data.train.bounds == (0, 1)
+    assert data.train.pixels.ravel().tolist() == x.ravel().tolist(), "nothing is rounded"
     assert data.classes == ("a", "b", "c")
 
 
-def test_floats_that_lose_depth_are_pointed_out(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_floats_that_came_from_eight_bits_are_stored_as_such(cache: Path, tmp_path: Path) -> None:
     eight = (np.arange(6 * 20, dtype=np.float32) / 255).reshape(6, 5, 4)
-    read_source(npz(tmp_path, x_train=eight, x_test=eight[:2].astype(np.float64)))
-    assert not caplog.records, "nothing is lost"
-    read_source(npz(tmp_path, x_train=eight / 2, x_test=eight[:2]))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.endswith("a.npz: x_train is float32: its values are rounded to 8 bits, 256 levels from 0 to 1")
+    data = read_source(npz(tmp_path, x_train=eight, x_test=eight[:2] / 2))
+    assert data.train.pixels.dtype == np.uint8 and data.train.pixels.ravel().tolist() == list(range(120))
+    assert data.test.pixels.dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [(7,), (12, 30), (4, 6, 6), (2, 3, 4, 5)])
+def test_values_of_any_shape(cache: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).normal(size=(6, *shape))
+    data = read_source(npz(tmp_path, x_train=x, x_test=x[:2].astype(np.float32)))
+    assert data.shape == shape and data.train.pixels.dtype == np.float32
+    assert data.train.bounds == (-np.inf, np.inf)
+    inputs, _ = to_tensors(data.train, torch.device("cpu"))
+    np.testing.assert_array_equal(inputs.numpy(), x.astype(np.float32))
+
+
+def test_series_in_0_1_need_the_word_and_images_that_are_not_scaled_are_refused(cache: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((6, 12, 30)).astype(np.float32)
+    series = npz(tmp_path, x_train=x, x_test=x[:2], kind=np.array("values"))
+    assert read_source(series).shape == (12, 30)
+    bright = np.full((6, 5, 4), 200.0)
+    with pytest.raises(UserError, match=r"outside \[0, 1\] \(200\.\.200\): divide images .* kind = 'values'"):
+        read_source(npz(tmp_path, x_train=bright, x_test=bright))
+    with pytest.raises(UserError, match="kind = 'series': should be images or values"):
+        read_source(npz(tmp_path, kind=np.array("series")))
+
+
+def test_labels_may_be_texts(cache: Path, tmp_path: Path) -> None:
+    labels = {"y_train": np.array(["no", "yes", "no", "no", "yes", "no"]), "y_test": np.array(["yes", "no"])}
+    data = read_source(npz(tmp_path, **labels))
+    assert data.classes == ("no", "yes") and data.test.labels.tolist() == [1, 0]
+    ordered = read_source(npz(tmp_path, **labels, classes=np.array(["yes", "no"])))
+    assert ordered.classes == ("yes", "no") and ordered.test.labels.tolist() == [0, 1]
+    with pytest.raises(UserError, match="label 'yes' is none of the classes no"):
+        read_source(npz(tmp_path, **labels, classes=np.array(["no"])))
 
 
 def test_labels_from_one_on_make_no_class_zero(cache: Path, tmp_path: Path) -> None:
@@ -220,16 +267,16 @@ def test_labels_from_one_on_make_no_class_zero(cache: Path, tmp_path: Path) -> N
     [
         ({"x_train": None}, "array x_train is missing"),
         ({"y_test": None}, "array y_test is missing"),
-        ({"x_train": np.zeros((6, 5))}, "x_train has shape"),
+        ({"x_train": np.zeros((6, 5))}, "different shapes"),
         ({"x_train": np.zeros((6, 5, 4, 2), np.uint8)}, "x_train has shape"),
         ({"x_train": np.zeros((6, 0, 4), np.uint8)}, "x_train has shape"),
         ({"x_train": np.zeros((6, 5, 4), np.int32)}, "x_train is int32"),
-        ({"x_train": np.full((6, 5, 4), 1.5)}, "outside"),
-        ({"x_train": np.full((6, 5, 4), np.nan)}, "outside"),
+        ({"x_train": np.full((6, 5, 4), 2.0)}, "outside"),
+        ({"x_train": np.full((6, 5, 4), np.nan)}, "not finite"),
         ({"x_test": np.zeros((2, 5, 5), np.uint8)}, "different shapes"),
         ({"x_train": np.zeros((0, 5, 4), np.uint8), "y_train": np.zeros(0, int)}, "no training images"),
-        ({"y_train": np.zeros(5, int)}, "expected 6 integers"),
-        ({"y_train": np.zeros(6)}, "y_train is float64"),
+        ({"y_train": np.zeros(5, int)}, "x_train has 6 rows, y_train has 5 labels"),
+        ({"y_train": np.zeros(6)}, "y_train is float64 .*: regression is not supported"),
         ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "labels -1"),
         ({"classes": np.array(["a", "b"])}, "labels 0..2 for 2 classes"),
         ({"classes": np.array(["a", "b", "a"])}, "all different"),

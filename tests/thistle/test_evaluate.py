@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.federations import model_sha, run, tiny
 from tests.thistle.test_cli import thistle
-from thistle.commands.evaluate import measure, show
+from thistle.commands.evaluate import Terms, measure, show
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
@@ -44,7 +44,7 @@ def test_a_model_alone_needs_its_experiment(folder: RunFolder, tmp_path: Path) -
     with pytest.raises(UserError, match=r"no experiment\.toml beside it; say what it was trained by"):
         find_subject(str(alone), "runs", "")
     subject = find_subject(str(alone), "runs", str(folder.experiment))
-    measured = measure(subject, ["natural", "fgsm"], 50, 0.05, None)
+    measured = measure(subject, Terms(["natural", "fgsm"], 50, 0.05, None))
     assert measured.document["samples"] == 50
     show(measured, subject, pictures=False)
     assert (tmp_path / "robustness.json").is_file() and not (tmp_path / "features.png").exists()
@@ -55,7 +55,7 @@ def test_a_model_needs_neither_the_server_data_nor_the_device_of_its_run(folder:
     elsewhere = {"strategy.name": "rofsl", "task.server-data": f"folder:{tmp_path}/gone", "runtime.device": "cuda:7"}
     trained = folder.load_experiment().flat()
     RunFolder(tmp_path).save_experiment(Experiment.of({**trained, **elsewhere}))
-    measured = measure(find_subject(str(tmp_path), "runs"), ["natural"], 50, 0.05, None)
+    measured = measure(find_subject(str(tmp_path), "runs"), Terms(["natural"], 50, 0.05, None))
     assert measured.document["model_sha256"] == model_sha(folder)
 
 
@@ -64,10 +64,10 @@ def test_a_model_of_another_network_is_refused(folder: RunFolder, tmp_path: Path
     shutil.copy(folder.model, alone)
     subject = find_subject(str(alone), "runs", "digits-clean")
     with pytest.raises(UserError, match=r"holds another network than model\.name = auto"):
-        measure(subject, ["natural"], 10, 0.1, None)
+        measure(subject, Terms(["natural"], 10, 0.1, None))
     alone.write_bytes(b"nonsense")
     with pytest.raises(UserError, match="cannot be read as safetensors"):
-        measure(subject, ["natural"], 10, 0.1, None)
+        measure(subject, Terms(["natural"], 10, 0.1, None))
 
 
 @pytest.mark.parametrize(

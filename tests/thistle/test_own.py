@@ -13,7 +13,7 @@ from flwr.common.config import get_fused_config_from_dir
 
 from tests.federations import TINY, model_sha, rounds, run
 from tests.thistle.test_cli import complaint, thistle
-from thistle.commands.evaluate import measure
+from thistle.commands.evaluate import Terms, measure
 from thistle.engines.ray import RayProcess
 from thistle.engines.staging import stage_app, stage_code
 from thistle.experiments.errors import UserError
@@ -151,7 +151,7 @@ def test_a_run_is_resumed_after_the_original_was_deleted(here: Path) -> None:
     done = thistle("resume", "half", "--engine", "inline", cwd=here)
     assert done.returncode == 0, done.stderr
     assert len(rounds(half)) == 4 and model_sha(half) == model_sha(whole)
-    assert measure(find_subject("half", "runs", ""), ["natural"], 20, 0.1, None).document["samples"] == 20
+    assert measure(find_subject("half", "runs", ""), Terms(["natural"], 20, 0.1, None)).document["samples"] == 20
 
 
 def test_a_run_can_be_repeated_from_its_folder_after_an_edit(here: Path) -> None:
@@ -256,7 +256,10 @@ def no_model(experiment, layout):
     ("settings", "expected"),
     [
         ({"model.name": "mine:"}, "model.name = 'mine:': should be module:factory"),
-        ({"task.name": "fodler:/data"}, "as mine:make for the function make in mine.py (or folder:PATH, npz:PATH)"),
+        (
+            {"task.name": "fodler:/data"},
+            "as mine:make for the function make in mine.py (or folder:PATH, npz:PATH, csv:PATH, parquet:PATH)",
+        ),
         ({"model.name": "my-model:net"}, "should be module:factory"),
         ({"model.name": "thistle.server:net"}, "thistle.server is a module of Thistle's; call yours something else"),
         ({"model.name": "nothere:net"}, "no file nothere.py beside the experiment, and no installed module nothere"),
@@ -287,8 +290,8 @@ def no_model(experiment, layout):
             "its data should be images as they came, and a label for each, not a tensor",
         ),
         ({"attack.kind": "wrong:panel_back"}, "its collusion should be a vector of "),
-        ({"model.name": "wrong:wide"}, "two images should give logits of 2×10, not a tensor of 2×11"),
-        ({"model.name": "wrong:blind"}, "the network cannot see images of 1×8×8: RuntimeError"),
+        ({"model.name": "wrong:wide"}, "two inputs should give logits of 2×10, not a tensor of 2×11"),
+        ({"model.name": "wrong:blind"}, "the network cannot see inputs of 1×8×8: RuntimeError"),
         ({"model.name": "wrong:frozen"}, "the network has no parameters to train"),
         ({"model.name": "wrong:tied"}, "3.weight shares its values with another parameter"),
         ({"model.name": "wrong:wide", "model.dropout": 0.5}, "model.dropout = 0.5"),

@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said_in_one_line(folder: RunFolder, tmp_path: Path, mo
     broken = RunFolder(tmp_path / "broken")
     shutil.copytree(folder.path, broken.path)
     broken.model.write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="cannot be read as a trained model"):
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
         thistle.load(broken.path)
     (tmp_path / "no.png").write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"unreadable image 'no\.png'"):

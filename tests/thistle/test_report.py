@@ -393,3 +393,18 @@ def test_tensorboard_gets_the_cells_of_a_sweep_too(tmp_path: Path) -> None:
     else:
         assert f"{len(cells)} runs" in done.output
         assert all(list((tmp_path / "events" / name).iterdir()) for name in cells)
+
+
+def test_the_figures_of_the_last_evaluation_are_read_and_nonsense_is_not(tmp_path: Path) -> None:
+    folder = run(tiny(tmp_path, rounds=2))
+    read = read_run(folder.path, "mine").quality
+    line = list(read_lines(folder.metrics))[-1]
+    assert {name: read[name] for name in ("auc", "sensitivity", "confusion")} == {
+        name: line[name] for name in ("auc", "sensitivity", "confusion")
+    }
+    line |= {"auc": "high", "specificity": ["x"], "confusion": [3], "site_scores": [{"client": "a"}, 4, {"client": 1}]}
+    with folder.metrics.open("a") as file:
+        file.write(json.dumps({**line, "round": 3}) + "\n")
+    read = read_run(folder.path, "mine").quality
+    assert (read["auc"], read["specificity"], read["confusion"]) == (None, [None], [[]])
+    assert read["site_scores"] == [{"client": 1, "accuracy": None, "loss": None, "examples": None}]

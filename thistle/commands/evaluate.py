@@ -1,4 +1,4 @@
-"""`thistle evaluate`: what a trained model is worth against adversarial examples."""
+"""`thistle evaluate`: what a trained model is worth, on its test set or on data of yours, and against attacks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import typer
 from thistle.commands.options import Out
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_json
+from thistle.results.shown import quality_rows
 from thistle.terminal.screen import attacking, decoding, results, table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from thistle.results.trained import Subject
+    from thistle.tasks.dataset import Images
 
 PAPERS = "natural,fgsm,bim,cw,pgd20"
 FEATURES = 1000
@@ -27,9 +29,13 @@ def evaluate(
     source: Annotated[
         str, typer.Argument(metavar="RUN|MODEL", help="A run folder or a run's name, or a .safetensors file.")
     ],
-    attacks: Annotated[str, typer.Option(help="natural, fgsm, bim, cw, pgd20 (any pgdK), aa: separated by commas.")] = (
-        PAPERS
-    ),
+    attacks: Annotated[
+        str,
+        typer.Option(
+            help=f"natural, fgsm, bim, cw, pgd20 (any pgdK), aa: separated by commas. Default: {PAPERS}; with --data: "
+            "natural."
+        ),
+    ] = "",
     samples: Annotated[int, typer.Option(min=0, help="Test images to attack; 0: all.")] = 0,
     epsilon: Annotated[
         float | None, typer.Option(help="How far a pixel may move, of 1; default: the run's client.epsilon.")
@@ -39,27 +45,52 @@ def evaluate(
         str,
         typer.Option(metavar="PRESET|FILE.toml", help="For a MODEL that is in no run folder: what it was trained by."),
     ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM:PATH", help="Test on all of this instead: folder:PATH, npz:PATH, csv:PATH or parquet:PATH."
+        ),
+    ] = "",
     out: Out = "runs",
     pictures: Annotated[bool, typer.Option(help="Draw accuracy by class, and the features.")] = True,
 ) -> None:
-    """Attack a trained model and write what it withstands into robustness.json beside it."""
+    """Test a trained model, attack it, and write the figures beside it: robustness.json, evaluation.json of --data."""
     from thistle.attacks.evasion.table import parse_attacks
     from thistle.results.trained import find_subject
 
-    names = parse_attacks("--attacks", attacks)
+    names = parse_attacks("--attacks", attacks or ("natural" if data else PAPERS))
     if not names:
         raise UserError(f"--attacks {attacks!r}: names no attack; try {PAPERS}")
     for option, value in (("epsilon", epsilon), ("step", step)):
         if value is not None and not 0 < value <= 1:
             raise UserError(f"--{option} {value:g}: pixels are in [0, 1], so it should be above 0 and at most 1")
     subject = find_subject(source, out, experiment)
-    show(measure(subject, names, samples, epsilon or subject.experiment.client.epsilon, step), subject, pictures)
+    terms = Terms(names, samples, epsilon or subject.experiment.client.epsilon, step, data)
+    show(measure(subject, terms), subject, pictures and not data)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is tested on what."""
+
+    attacks: list[str]
+    samples: int
+    epsilon: float
+    step: float | None
+    data: str = ""
+    """Of the user's; empty: the test set of the task."""
+
+    @property
+    def file(self) -> str:
+        """Where the figures go."""
+        return "evaluation.json" if self.data else "robustness.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
     """What was attacked, and which of it was still right under each attack."""
 
+    terms: Terms
     document: dict[str, Any]
     classes: tuple[str, ...]
     network: nn.Module
@@ -67,61 +98,89 @@ class Measured:
     labels: Tensor
 
 
-def measure(subject: Subject, names: list[str], samples: int, epsilon: float, step: float | None) -> Measured:
-    """Accuracy under every attack, all in all and class by class."""
+def measure(subject: Subject, terms: Terms) -> Measured:
+    """What clinicians ask of it, and accuracy under every attack, all in all and class by class."""
     import torch
 
     from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors
     from thistle.protocol.layout import sha256
     from thistle.results.trained import read_network
     from thistle.server.evaluation import sample
-    from thistle.tasks.task import prepare_task
+    from thistle.server.quality import quality
     from thistle.tasks.threads import every_core
-    from thistle.tasks.training import pick_device, to_tensors
+    from thistle.tasks.training import channels_last, pick_device, to_tensors
+    from thistle.tasks.training import evaluate as logits_of
 
     torch.set_num_threads(1)
     experiment = subject.experiment
     device = pick_device("auto")  # where it was trained is no matter
-    with decoding() as progress:
-        task = prepare_task(experiment.task, experiment.seed, server_data=False, progress=progress)
-    network = read_network(subject, task.shape, task.classes).to(device)
-    pixels, labels = to_tensors(task.dataset.test, device)
-    rows = sample(len(labels), samples, experiment.seed).to(device)
-    pixels, labels = pixels[rows].contiguous(memory_format=torch.channels_last), labels[rows]
-    adversary = Adversary(epsilon, step, experiment.seed, experiment.evaluate.batch_size)
+    classes, test = _test_set(subject, terms.data)
+    network = read_network(subject, test.shape, len(classes)).to(device)
+    pixels, labels = to_tensors(test, device)
+    logits, loss = logits_of(network, pixels, labels, experiment.evaluate.batch_size)
+    found = {"accuracy": float((logits.argmax(1) == labels).double().mean()), "loss": loss, "examples": len(labels)}
+    found |= quality(logits, labels, len(classes))
+    rows = sample(len(labels), terms.samples, experiment.seed).to(device)
+    pixels, labels = channels_last(pixels[rows]), labels[rows]
+    adversary = Adversary(terms.epsilon, terms.step, experiment.seed, experiment.evaluate.batch_size, test.bounds)
     overall: dict[str, float] = {}
     by_class: dict[str, dict[str, float | None]] = {}
-    with every_core(), attacking(len(labels) * len(names)) as tick:
-        for name in names:
+    with every_core(), attacking(len(labels) * len(terms.attacks)) as tick:
+        for name in terms.attacks:
             right = survivors(network, pixels, labels, name, adversary, partial(tick, name))
             overall[name] = share(right)
-            parts = share_by_class(right, labels, task.classes)
-            by_class[name] = dict(zip(task.dataset.classes, parts, strict=True))
+            parts = share_by_class(right, labels, len(classes))
+            by_class[name] = dict(zip(classes, parts, strict=True))
     document = {
         **overall,
         "per_class": by_class,
         "samples": len(labels),
-        "epsilon": epsilon,
-        "step": step or epsilon / 4,
+        "epsilon": terms.epsilon,
+        "step": terms.step or terms.epsilon / 4,
+        "classes": list(classes),
+        "quality": found,
+        **({"data": terms.data} if terms.data else {}),
         "model_sha256": sha256(network.state_dict()),
     }
-    return Measured(document, task.dataset.classes, network, pixels, labels)
+    return Measured(terms, document, classes, network, pixels, labels)
+
+
+def _test_set(subject: Subject, data: str) -> tuple[tuple[str, ...], Images]:
+    """The classes and what is tested on: the task's test set, or all of the user's data under the model's classes."""
+    from thistle.results.trained import read_facts
+    from thistle.tasks.serverdata import read_under
+    from thistle.tasks.task import prepare_task
+
+    task, seed = subject.experiment.task, subject.experiment.seed
+    facts = read_facts(subject)
+    if data:
+        return facts.classes, read_under(data, task, facts, "--data")
+    with decoding() as progress:
+        made = prepare_task(task, seed, server_data=False, progress=progress, scheme=facts.scheme, shared=False)
+    return made.dataset.classes, made.dataset.test
+
+
+def quality_table(found: dict[str, Any], classes: tuple[str, ...], where: str) -> Any:
+    """A line for each class, and one for all of them."""
+    title = f"{where}: {found['examples']} examples"
+    return table(title, ["class", "sensitivity", "specificity", "AUC", "taken for"], quality_rows(found, classes))
 
 
 def show(measured: Measured, subject: Subject, pictures: bool) -> None:
     """The table on stdout; robustness.json and the pictures beside the model."""
     from thistle.results.draw import draw_by_class, draw_features
 
-    document = measured.document
-    write_json(subject.home / "robustness.json", document)
+    document, file = measured.document, subject.home / measured.terms.file
+    write_json(file, document)
+    results.print(quality_table(document["quality"], measured.classes, measured.terms.data or "the test set"))
     rows = []
     for name, by_class in document["per_class"].items():
         known = {one: value for one, value in by_class.items() if value is not None}
         worst = min(known, key=lambda one: known[one])
         rows.append([name, f"{document[name]:.1%}", f"{known[worst]:.1%} ({worst})"])
-    title = f"{subject.home.name}: {document['samples']} test images, ε = {document['epsilon']:.4g}"
+    title = f"{subject.home.name}: {document['samples']} examples, ε = {document['epsilon']:.4g}"
     results.print(table(title, ["attack", "accuracy", "worst class"], rows))
-    results.print(f"figures: {subject.home / 'robustness.json'}", markup=False, soft_wrap=True)
+    results.print(f"figures: {file}", markup=False, soft_wrap=True)
     if pictures:
         bars, features = subject.home / "robustness.png", subject.home / "features.png"
         draw_by_class(document["per_class"], title, bars)

@@ -1,4 +1,4 @@
-"""`thistle predict`: what a trained model takes images for."""
+"""`thistle predict`: what a trained model takes images, or the rows of a table, for."""
 
 from __future__ import annotations
 
@@ -21,18 +21,27 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 def predict(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE...", help="Image files of any size; a directory: all images in it.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGE...",
+            help="Image files of any size, or a directory of them; for a model of a table: a CSV or Parquet file.",
+        ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Show so many classes for each image.")] = 3,
     file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write the probability of every class.")] = "",
     out: Out = "runs",
 ) -> None:
-    """Classify images by the final model of a run."""
+    """Classify images, or the rows of a table, by the final model of a run."""
     files = find_images(images)
     from thistle.results.trained import load_trained
 
     model = load_trained(run, out)
-    predictions = dict(zip(map(str, files), model.predict(files), strict=True))
+    if model.facts.scheme:
+        if len(files) != 1:
+            raise UserError(f"the model of {run} is one of a table: name one CSV or Parquet file")
+        predictions = {f"row {number}": one for number, one in enumerate(model.predict(files[0]), start=1)}
+    else:
+        predictions = dict(zip(map(str, files), model.predict(files), strict=True))
     if file:
         write_csv(Path(file).expanduser(), model.classes, predictions)
     rows = []
@@ -40,7 +49,7 @@ def predict(
         likely = list(prediction.probabilities.items())[:top]
         rows.append([name, *(f"{label} {probability:.1%}" for label, probability in likely)])
     others = [f"{number}." for number in range(2, len(rows[0]))]
-    results.print(table("", ["image", "class", *others], rows))
+    results.print(table("", ["row" if model.facts.scheme else "image", "class", *others], rows))
     if file:
         results.print(f"figures: {file}", markup=False, soft_wrap=True)
 

@@ -154,8 +154,11 @@ def check_admission(server: str, folder: Path) -> Finding:
 
 def check_data(data: str) -> Finding:
     from thistle.tasks.sources import read_source
+    from thistle.tasks.sources.table import columns_of, is_table
 
     try:
+        if is_table(data):  # which column has the class, only the experiment says
+            return Finding("data", True, f"a table with the columns {', '.join(columns_of(data))}")
         images = read_source(data, need_test=False, key="--data").train
     except UserError as error:
         return Finding("data", False, str(error))

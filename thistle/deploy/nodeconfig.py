@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from thistle.experiments.errors import UserError
+from thistle.experiments.plugins import FORMS
 from thistle.experiments.settings import Value, parse_ids
 
 MOST = 10**9
@@ -41,8 +42,8 @@ def node_config(clients: str, data: str, role: str, attack: str, more: list[str]
 
 def _own(data: str) -> str:
     kind, _, path = data.partition(":")
-    if kind not in ("folder", "npz") or not path:
-        raise UserError(f"--data {data}: should be folder:PATH or npz:PATH")
+    if kind not in FORMS or not path:
+        raise UserError(f"--data {data}: should be PATH after {', '.join(f'{form}:' for form in FORMS)}")
     found = Path(os.path.abspath(os.path.expanduser(path)))
     if not found.exists():
         raise UserError(f"--data {data}: {found} does not exist")

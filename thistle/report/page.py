@@ -25,7 +25,7 @@ from thistle.report.sources import distinct_names
 from thistle.report.sweeps import as_page, read_sweep
 
 ASSETS = Path(__file__).resolve().parent / "assets"
-SCRIPTS = ("base.js", "charts.js", "runs.js", "clients.js", "sweeps.js", "page.js")
+SCRIPTS = ("base.js", "charts.js", "runs.js", "quality.js", "clients.js", "sweeps.js", "page.js")
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
     "connect-src {connect}; base-uri 'none'; form-action 'none'"

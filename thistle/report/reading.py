@@ -47,6 +47,9 @@ COUNTS = ("true_positive", "false_positive", "false_negative", "true_negative")
 CLIENTS = ("worst", "p10", "mean")
 DETECTION = tuple(f"{part}.{count}" for part in ("filter", "whole") for count in COUNTS)
 
+QUALITY = ("macro_f1", "auc", "calibration_error")
+"""Of all classes together."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -66,6 +69,8 @@ class Run:
     """By attack, of the final model: robustness.json, or else summary.json."""
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
+    quality: Mapping[str, Any]
+    """At the last evaluation: macro-F1, AUC, sensitivity and the like, and the sites' own word."""
     summary: Mapping[str, Any]
     sites: Mapping[str, Mapping[str, Any]]
     """Of a deployed run, what all rounds so far say of each site."""
@@ -156,6 +161,7 @@ def read_run(folder: Path, name: str) -> Run:
         robust=_robust(lines),
         withstood=_withstood(folder, summary, problems),
         by_class=_by_class(lines),
+        quality=_quality(lines),
         summary=_in_parts(summary),
         sites=sites,
         pointed_out=[f"{one.site} {one.text} {one.advice}" for one in findings({"sites": sites})],
@@ -272,6 +278,27 @@ def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
     """Of the last line that has it."""
     lists = (line.get("class_accuracy") for line in reversed(lines))
     return [number(value) for value in next((one for one in lists if isinstance(one, list)), [])]
+
+
+def _quality(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of the last line that has it; whatever is no number where one belongs becomes nothing."""
+    known = (line for line in reversed(lines) if isinstance(line.get("sensitivity"), list))
+    line: dict[str, Any] = next(known, {})
+    found: dict[str, Any] = {name: number(line.get(name)) for name in QUALITY}
+    for name in ("sensitivity", "specificity", "class_auc"):
+        found[name] = _numbers(line.get(name))
+    found["confusion"] = [_numbers(row) for row in _listed(line.get("confusion"))]
+    sites = [site for site in _listed(line.get("site_scores")) if isinstance(site, dict) and is_id(site.get("client"))]
+    names = ("client", "accuracy", "loss", "examples")
+    return found | {"site_scores": [{name: number(site.get(name)) for name in names} for site in sites]}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _numbers(value: Any) -> list[float | None]:
+    return [number(one) for one in _listed(value)]
 
 
 def _robust(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:

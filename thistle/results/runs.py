@@ -88,8 +88,8 @@ class Run:
         return self.trained.classes
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images."""
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: channels, height and width of an image."""
         return self.trained.shape
 
     @property

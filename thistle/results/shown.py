@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,24 @@ def lifespan(summary: Summary) -> str:
     return str(summary.get("backdoor_lifespan_reason", "")) if rounds is None else f"{rounds} rounds"
 
 
+def quality_rows(found: Mapping[str, Any], classes: Sequence[str]) -> list[list[str]]:
+    """Of each class: sensitivity, specificity, AUC, and what its examples are taken for; then the means."""
+    matrix = found.get("confusion") or [[]] * len(classes)
+    rows = []
+    for number, name in enumerate(classes):
+        figures = (found[key][number] for key in ("sensitivity", "specificity", "class_auc"))
+        taken = sorted(zip(matrix[number], classes, strict=False), reverse=True, key=lambda one: one[0])
+        counts = ", ".join(f"{count} {other}" for count, other in taken[:4] if count)
+        rows.append([name, *map(as_share, figures), counts])
+    total = f"accuracy {as_share(found['accuracy'])}, macro-F1 {as_share(found['macro_f1'])}, "
+    total += f"calibration error {as_share(found['calibration_error'])}"
+    return [*rows, ["all", "", "", as_share(found["auc"]), total]]
+
+
+def as_share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
 @dataclass(frozen=True)
 class Figure:
     """A number of a summary: what it is called, in which unit, and how to find it."""
@@ -87,6 +105,9 @@ FIGURES = (
     Figure("best", "share", _at("max_accuracy")),
     Figure("mean of the last k", "share", _at("final_accuracy")),
     Figure("worst class", "share", _lowest),
+    Figure("macro-F1", "share", _at("macro_f1")),
+    Figure("AUC", "share", _at("auc")),
+    Figure("calibration error", "share", _at("calibration_error")),
     Figure("worst client", "share", _at("client_accuracy", "worst")),
     Figure("10th percentile of clients", "share", _at("client_accuracy", "p10")),
     Figure("mean of clients", "share", _at("client_accuracy", "mean")),

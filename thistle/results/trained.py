@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder
 from thistle.running.prepare import make_experiment
-from thistle.tasks.models import Shape, build_model, predict
+from thistle.tasks.dataset import Shape
+from thistle.tasks.models import build_model, predict
 from thistle.tasks.serverdata import fit_pixels
 from thistle.tasks.sources import load_dataset
 from thistle.tasks.sources.depth import in_eight_bits
 from thistle.tasks.sources.folder import read_picture
-from thistle.tasks.sources.npz import to_pixels
-from thistle.tasks.training import pick_device
+from thistle.tasks.sources.npz import to_pixels, to_values
+from thistle.tasks.tables.read import Options, read_table
+from thistle.tasks.tables.scheme import Scheme
+from thistle.tasks.training import pick_device, to_inputs
 
 BATCH = 256
 
@@ -86,18 +89,28 @@ def read_network(subject: Subject, shape: Shape, classes: int) -> nn.Module:
     return network
 
 
-def read_facts(subject: Subject) -> tuple[tuple[str, ...], Shape]:
-    """The classes' names and the images' shape: from the file, or else from the task itself."""
+@dataclass(frozen=True)
+class Facts:
+    """What belongs to a model besides its weights."""
+
+    classes: tuple[str, ...]
+    shape: Shape
+    scheme: str = ""
+    """How rows of a table become its inputs."""
+
+
+def read_facts(subject: Subject) -> Facts:
+    """From the file, or else from the task itself."""
     try:
         with safe_open(subject.model, framework="numpy") as file:
             about = file.metadata() or {}
         if "classes" in about and "shape" in about:
-            channels, height, width = json.loads(about["shape"])
-            return tuple(json.loads(about["classes"])), (channels, height, width)
+            scheme = json.loads(about.get("scheme", '""'))
+            return Facts(tuple(json.loads(about["classes"])), tuple(json.loads(about["shape"])), scheme)
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{subject.model}: cannot be read as a trained model: {error}") from None
+        raise UserError(f"{subject.model}: cannot be read as safetensors: {error}") from None
     dataset = load_dataset(subject.experiment.task)
-    return dataset.classes, dataset.train.shape
+    return Facts(dataset.classes, dataset.shape, dataset.scheme)
 
 
 @dataclass(frozen=True)
@@ -115,8 +128,9 @@ class Trained:
 
     def __init__(self, subject: Subject) -> None:
         self.experiment, self.file = subject.experiment, subject.model
-        self.classes, self.shape = read_facts(subject)
-        """The classes' names in the order of the logits; channels, height and width of the images."""
+        self.facts = read_facts(subject)
+        self.classes, self.shape = self.facts.classes, self.facts.shape
+        """The classes' names in the order of the logits; of an image: channels, height and width."""
         self.device = pick_device("auto")
         self.network = read_network(subject, self.shape, len(self.classes)).to(self.device).eval()
 
@@ -133,34 +147,52 @@ class Trained:
     def probabilities(self, images: Picture | Iterable[Picture]) -> np.ndarray:
         """n × classes, each row sums to 1.
 
-        An image is a path, a PIL image or an array; a single array is a whole batch (n×h×w, n×h×w×c or n×c×h×w, uint8
-        or floats from 0 to 1). Whatever its size and channels, an image is fitted to what the model was trained on.
+        An image is a path, a PIL image or an array; a single array is a whole batch (n×h×w, n×h×w×c or n×c×h×w, uint8,
+        uint16 or floats from 0 to 1). Whatever its size and channels, an image is fitted to what the model was trained
+        on. Other inputs are an array, n×…, as the model sees them; a model of a table also takes the path of one.
         """
-        pixels = self._pixels(images)
+        inputs = self._inputs(images)
         parts = [np.zeros((0, len(self.classes)), dtype=np.float32)]
-        for start in range(0, len(pixels), BATCH):
-            chunk = torch.from_numpy(pixels[start : start + BATCH]).to(self.device).float() / 255
+        for chunk in inputs.split(BATCH) if len(inputs) else ():
             parts.append(predict(self.network, chunk).softmax(1).float().cpu().numpy())
         return np.concatenate(parts)
 
-    def _pixels(self, images: Picture | Iterable[Picture]) -> np.ndarray:
-        """n×c×h×w, uint8."""
+    def _inputs(self, images: Picture | Iterable[Picture]) -> Tensor:
+        if len(self.shape) == 3:
+            fitted = [to_inputs(one[None], self.device) for one in self._pixels(images)]
+            return torch.cat(fitted) if fitted else torch.zeros(0, *self.shape)
+        if self.facts.scheme and isinstance(images, str | Path):
+            options = replace(Options.of(self.experiment.task), ignore=frozenset())
+            table = read_table(Path(images).expanduser(), options, labelled=False)
+            return to_inputs(Scheme.read(self.facts.scheme).values(table), self.device)
+        wanted = "n×" + "×".join(map(str, self.shape))
+        if not isinstance(images, np.ndarray | Tensor) or tuple(images.shape[1:]) != self.shape:
+            table_too = ", or the path of a table" if self.facts.scheme else ""
+            raise UserError(f"the model takes an array of {wanted}{table_too}; got {_seen(images)}")
+        return to_inputs(to_values("inputs", "the array", _array(images)), self.device)
+
+    def _pixels(self, images: Picture | Iterable[Picture]) -> list[np.ndarray]:
+        """c×h×w each: levels, or floats from 0 to 1."""
         if isinstance(images, np.ndarray | Tensor):
             found = list(to_pixels("images", "the array", _array(images)))
         elif isinstance(images, str | Path | Image.Image):
             found = [self._one(images)]
         else:
             found = [self._one(image) for image in images]
-        fitted = [fit_pixels(one, self.shape) for one in found]
-        return np.stack(fitted) if fitted else np.zeros((0, *self.shape), dtype=np.uint8)
+        return [fit_pixels(one, self.shape) for one in found]
 
     def _one(self, image: Picture) -> np.ndarray:
         if isinstance(image, str | Path):
-            return read_picture(Path(image).expanduser(), self.shape[0])
+            return read_picture(Path(image).expanduser(), self.shape[0], self.experiment.task.bits)
         if isinstance(image, Image.Image):
             image = np.asarray(in_eight_bits(image, "L" if self.shape[0] == 1 else "RGB"))
         pixels: np.ndarray = to_pixels("images", "an image", _array(image)[None])[0]
         return pixels
+
+
+def _seen(given: object) -> str:
+    shape = getattr(given, "shape", None)
+    return type(given).__name__ if shape is None else "×".join(map(str, shape))
 
 
 def _array(image: Any) -> np.ndarray:

@@ -69,10 +69,12 @@ class Launch:
         from thistle.attacks.evasion.table import check_evaluation
         from thistle.attacks.poisoning.build import check_own
         from thistle.running.forecast import plan
+        from thistle.tasks.task import check_inputs
         from thistle.tasks.training import check_precision, pick_device
 
         check_precision(experiment.client.precision, pick_device(experiment.runtime.device))
         task = check_data(experiment, self.quiet)
+        check_inputs(experiment, task)
         check_attack(experiment.attack, experiment.task.clients, experiment.rounds, task.classes, task.shape)
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
@@ -192,6 +194,11 @@ def _further(summary: dict[str, Any]) -> Iterator[list[str]]:
     """Classes, clients and backdoor, where they were measured."""
     if worst := shown.worst_class(summary):
         yield ["worst class", f"{worst[1]:.4f} (class {worst[0]})"]
+    if summary.get("macro_f1") is not None:
+        figures = (shown.as_share(summary.get(key)) for key in ("macro_f1", "auc", "calibration_error"))
+        yield ["macro-F1, AUC, calibration error", ", ".join(figures)]
+    for site in summary.get("site_scores", ()):
+        yield [f"client {site['client']} on its own data", f"{site['accuracy']:.4f} of {site['examples']}"]
     if clients := summary.get("client_accuracy"):
         yield ["honest clients: worst, 10th percentile", f"{clients['worst']:.4f}, {clients['p10']:.4f}"]
     if "attack_success" in summary:

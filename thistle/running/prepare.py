@@ -19,7 +19,7 @@ from thistle.experiments.experiment import (
     read_file,
     unknown_key,
 )
-from thistle.experiments.plugins import pin
+from thistle.experiments.plugins import FORMS, pin
 from thistle.experiments.runfolder import RunFolder
 from thistle.tasks.threads import cores
 
@@ -203,7 +203,7 @@ def _from_root(key: str, value: str, folders: Sequence[Path]) -> str:
     if key == "task.server-font":
         font = _found(value, folders)
         return font if Path(font).is_file() else value
-    return f"{kind}:{_found(path, folders)}" if kind in ("folder", "npz") and path else value
+    return f"{kind}:{_found(path, folders)}" if kind in FORMS and path else value
 
 
 def _found(path: str, folders: Sequence[Path]) -> str:

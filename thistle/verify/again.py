@@ -13,8 +13,8 @@ from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.experiments.settings import Value
 from thistle.running.launch import Engine, Launch
-from thistle.running.prepare import cores
 from thistle.sweeps.cells import ELSEWHERE
+from thistle.tasks.threads import cores
 from thistle.verify.claims import Claim
 
 HERE = (*ELSEWHERE, "runtime.device", "task.data-dir")

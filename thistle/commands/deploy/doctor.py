@@ -16,7 +16,7 @@ from thistle.terminal.screen import results
 def doctor(
     certs: Annotated[Path, typer.Option(help="This machine's folder of thistle certs: the server's, or a node's.")],
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="On a node: the server's gateway.")] = "",
-    data: Annotated[str, typer.Option(help="On a node: its own folder:PATH or npz:PATH.")] = "",
+    data: Annotated[str, typer.Option(help="On a node: its own folder:, npz:, csv: or parquet:PATH.")] = "",
     listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="On the server: its gateway.")] = "0.0.0.0:8443",
     state: Annotated[str, typer.Option(help="On the server: its state folder.")] = "",
 ) -> None:

@@ -23,7 +23,9 @@ def node(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's gateway.")],
     certs: Annotated[Path, typer.Option(help="This node's folder of thistle certs.")],
     clients: Annotated[str, typer.Option(metavar="0-9,12", help="The clients that it wants to be.")] = "",
-    data: Annotated[str, typer.Option(help="folder:PATH or npz:PATH: train on this instead of the task's.")] = "",
+    data: Annotated[
+        str, typer.Option(help="folder:, npz:, csv: or parquet:PATH: train on this instead of the task's.")
+    ] = "",
     role: Annotated[str, typer.Option(help="honest, malicious or calibrated.")] = "honest",
     attack: Annotated[str, typer.Option(help="What a malicious node does (thistle list attacks).")] = "",
     settings: Annotated[

@@ -55,7 +55,7 @@ async function draw() {
   parts = [];
   if (data.runs.length) {
     const table = el("div");
-    parts = [{section: table, again: () => empty(table).append(overview(data.runs))}, sites(), curves(), clients(mapOf), detection(), classBars(), robustBars(), cost(), settings()];
+    parts = [{section: table, again: () => empty(table).append(overview(data.runs))}, sites(), curves(), clients(mapOf), detection(), classBars(), quality(), robustBars(), cost(), settings()];
     main.append(...parts.map((part) => part.section));
   } else if (!data.sweeps.length) {
     main.append(el("p", {}, live ? "No run here yet; this page shows them as they come." : "Nothing to show."));

@@ -65,12 +65,13 @@ function known(head, rows, isNumber) {
 
 // What reviewers ask for beside accuracy, at the last evaluation; nothing where no run has measured it.
 function further(runs) {
-  const head = ["run", "worst class", "worst client", "10th percentile of clients", "mean of clients", "backdoor success", "backdoor lifespan", "s of the defence / round"];
+  const head = ["run", "macro-F1", "AUC", "calibration error", "worst class", "worst client", "10th percentile of clients", "mean of clients", "backdoor success", "backdoor lifespan", "s of the defence / round"];
   const rows = runs.map((run) => {
     const classes = run.by_class.map((value, i) => [value, i]).filter(([value]) => value != null).sort((a, b) => a[0] - b[0])[0];
     const client = (name) => percent(last(column(run, `client_accuracy.${name}`)));
     const defence = column(run, "seconds_defence").filter((value) => value != null).sort((a, b) => a - b);
-    return [run.name, classes ? `${percent(classes[0])} (class ${classes[1]})` : "–", client("worst"), client("p10"), client("mean"),
+    const {macro_f1: f1, auc, calibration_error: error} = run.quality;
+    return [run.name, percent(f1), percent(auc), percent(error), classes ? `${percent(classes[0])} (class ${classes[1]})` : "–", client("worst"), client("p10"), client("mean"),
       percent(last(column(run, "attack_success"))), lifespan(run.summary), decimal(run.summary.seconds_defence ?? defence[Math.floor(defence.length / 2)])];
   });
   return rows.some((row) => row.slice(1).some((cell) => cell !== "–")) ? known(head, rows, (i) => i > 0) : null;
