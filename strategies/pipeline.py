@@ -185,7 +185,7 @@ class Pipeline(Options, FedAvg):
         config[ROUND] = server_round
         config.update(self.terms())
         self.begin(server_round, arrays, config)
-        chosen = self._sample(server_round, grid)
+        chosen = self.choose_clients(server_round, grid)
         if self._started:
             self._refuse(self.check_count, len(chosen))
         contents = self._contents(arrays, config, chosen)
@@ -253,7 +253,7 @@ class Pipeline(Options, FedAvg):
         made = {rank: RecordDict({model: arrays, asked: ask_for_factors(config, rank)}) for rank in set(wanted)}
         return [made[rank] for rank in wanted]
 
-    def _sample(self, number: int, grid: Grid) -> list[int]:
+    def choose_clients(self, number: int, grid: Grid) -> list[int]:
         """Without replacement, by (seed, round) and reputation alone."""
         available = self._wait_for_nodes(grid)
         self._connected = len(available)

@@ -76,10 +76,10 @@ class DPFedAvg(Pipeline):
     def _drawn_from(self) -> int:
         return self.seed if self.secret is None else self.secret
 
-    def _sample(self, number: int, grid: Grid) -> list[int]:
+    def choose_clients(self, number: int, grid: Grid) -> list[int]:
         """Of all clients, and not of those that happen to be there: otherwise their chance were higher than stated."""
         if not self.expected:
-            return super()._sample(number, grid)
+            return super().choose_clients(number, grid)
         available = self._wait_for_nodes(grid)
         self._connected = len(available)
         rng = numpy_rng(self._drawn_from, "sample", number)

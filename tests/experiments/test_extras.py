@@ -71,7 +71,10 @@ def test_every_module_is_in_the_extra_that_the_hint_names() -> None:
 
 def test_everything_is_in_all_and_bounded_from_below() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert extras["all"] == ["thistle-fl[simulation,deploy,report,vision]"] and extras["dev"][0] == "thistle-fl[all,dp]"
+    assert (
+        extras["all"] == ["thistle-fl[simulation,deploy,report,vision]"]
+        and extras["dev"][0] == "thistle-fl[all,docs,dp]"
+    )
     lines = [
         *PROJECT["dependencies"],
         *(line for name in ("simulation", "deploy", "report", "vision") for line in extras[name]),

@@ -14,7 +14,7 @@ TOLD = {"client.objective": "ckl", "something": "else", **task_facts(("a", "b"),
 
 def test_what_a_request_says() -> None:
     terms = (("client.objective", "ckl"),)
-    expected = TrainRequest(3, 0.1, 0.5, True, True, None, ("a", "b"), (1, 8, 8), terms)
+    expected = TrainRequest(3, 0.1, 0.5, True, True, None, ("a", "b"), (1, 8, 8), terms=terms)
     assert TrainRequest.read(ConfigRecord({**SENT, **TOLD})) == expected
     assert TrainRequest.read(ConfigRecord()) == TrainRequest()
 
