@@ -46,6 +46,12 @@ def rounds(folder: RunFolder) -> list[dict[str, Any]]:
     return list(read_lines(folder.metrics))
 
 
+def timeless(folder: RunFolder) -> list[dict[str, Any]]:
+    """The metrics' lines without what the clock says."""
+    lines = read_lines(folder.metrics)
+    return [{key: value for key, value in one.items() if key != "time" and "seconds" not in key} for one in lines]
+
+
 def verdicts(folder: RunFolder) -> list[dict[str, Any]]:
     """Without the time: the same run at another hour says the same."""
     return [{key: value for key, value in line.items() if key != "time"} for line in read_lines(folder.verdicts)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from tests.federations import rounds, run, tiny
+from tests.federations import rounds, run, timeless, tiny
 from tests.server.test_federation import Killed, MortalGrid
 from thistle.attacks.roles import attackers
 from thistle.experiments.experiment import Experiment
@@ -135,15 +135,12 @@ def test_a_class_without_test_images_has_no_accuracy() -> None:
 
 
 def test_a_resumed_run_writes_the_same_lines(tmp_path: Path) -> None:
-    def lines(folder: RunFolder) -> list[dict[str, Any]]:
-        return [{k: v for k, v in one.items() if not k.startswith("seconds")} for one in rounds(folder)]
-
     chosen = {**ATTACK, "attack.kind": "backdoor", "attack.stop": 2, "evaluate.every": 1}
     whole, broken = run(tiny(tmp_path, "whole", **chosen)), tiny(tmp_path, "broken", **chosen)
     with pytest.raises(Killed):
         run(broken, MortalGrid(broken, 3))
     resumed = run(tiny(tmp_path, "broken", **chosen, **{"run.resume": True}))
-    assert lines(resumed) == lines(whole) and "client_accuracy" in lines(whole)[0]
+    assert timeless(resumed) == timeless(whole) and "client_accuracy" in rounds(whole)[0]
     one, two = ({k: v for k, v in read_json(f.summary).items() if "seconds" not in k} for f in (resumed, whole))
     assert one == {**two, "name": "broken"}
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, timeless, tiny, verdicts
 from thistle.client.app import app as client_app
 from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_json, read_lines
+from thistle.experiments.runfolder import RunFolder, read_json
 from thistle.server.evaluation import Evaluation
 from thistle.server.recording.checkpoint import load_checkpoint
 
@@ -68,8 +68,7 @@ def free(out: Path, name: str, grid: type[FreeGrid] = FreeGrid, **more: Any) -> 
 
 def written(folder: RunFolder) -> tuple[object, ...]:
     """All but the times."""
-    lines = [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in rounds(folder)]
-    return lines, list(read_lines(folder.verdicts)), model_sha(folder)
+    return timeless(folder), verdicts(folder), model_sha(folder)
 
 
 @pytest.fixture(scope="module")
