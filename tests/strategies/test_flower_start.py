@@ -63,6 +63,10 @@ def bare(content: RecordDict) -> RecordDict:
     return RecordDict({arrays[0]: arrays[1], "metrics": MetricRecord({"num-examples": metrics["num-examples"]})})
 
 
+WITH_BUFFERS: dict[str, dict[str, Any]] = {"DPFedAvg": {"noise": 0.0}}
+"""With noise it refuses networks with batch norm, whose statistics no noise covers."""
+
+
 def lr() -> ConfigRecord:
     return ConfigRecord({"lr": 0.2})
 
@@ -72,9 +76,8 @@ def lr() -> ConfigRecord:
 def test_every_strategy_learns_in_flowers_own_loop(name: str, evaluation: bool) -> None:
     """Batch norm, 64-bit ids, replies of the barest kind; with client evaluation the server's data are a loader."""
     grid = MemoryGrid(make_app(with_batch_norm, train_reply=bare), NODES)
-    made = OURS[name](
-        model=with_batch_norm(), server_data=server_digits(loader=evaluation), fraction_evaluate=float(evaluation)
-    )
+    data = {"model": with_batch_norm(), "server_data": server_digits(loader=evaluation)}
+    made = OURS[name](**data, fraction_evaluate=float(evaluation), **WITH_BUFFERS.get(name, {}))
     seen: list[float] = []
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
@@ -111,8 +114,14 @@ def normed(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
 """
 SIZES = {"task.clients": 8, "client.per-round": 8, "rounds": 3, "evaluate.every": 3, "model.name": "nets:normed"}
-SAME_ROUND: dict[str, dict[str, Any]] = {"DSVD": {"exchange": "full"}, "FedSVD": {"exchange": "full"}}
-"""In our loop clients send factors, which only ours can: the same round is the one with whole models."""
+SAME_ROUND: dict[str, dict[str, Any]] = {
+    "DSVD": {"exchange": "full"},
+    "FedSVD": {"exchange": "full"},
+    "CalFATOverRoFSL": {"server_objective": "standard"},
+    **WITH_BUFFERS,
+}
+"""In our loop clients send factors, and CalFAT's server learns as they do, which only ours can: the same round is the one
+with whole models, and a server that learns in the ordinary way."""
 
 
 def over_flower(experiment: Experiment, made: Pipeline, task: Task) -> str:
@@ -135,7 +144,10 @@ def test_the_same_model_bit_for_bit_as_in_our_own_loop(
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(str(tmp_path))
     options = SAME_ROUND.get(name, {})
-    keys: dict[str, Any] = {"strategy.name": OURS[name].name, **{f"strategy.{k}": v for k, v in options.items()}}
+    keys: dict[str, Any] = {
+        "strategy.name": OURS[name].name,
+        **{f"strategy.{k.replace('_', '-')}": v for k, v in options.items()},
+    }
     if name == "CalFATOverRoFSL":
         keys["strategy.base"] = "rofsl"
     experiment = resolve(tiny(tmp_path, **SIZES, **keys))
@@ -183,7 +195,7 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(name: str, tmp_p
 
     def make() -> Pipeline:
         data = {"model": with_batch_norm(), "server_data": server_digits(), "server_batch_size": 16}
-        return OURS[name](**data, **options)  # type: ignore[no-any-return]
+        return OURS[name](**data, **options, **WITH_BUFFERS.get(name, {}))  # type: ignore[no-any-return]
 
     def go(made: Pipeline, arrays: ArrayRecord, rounds: int) -> ArrayRecord:
         return made.start(MemoryGrid(noisy_app(), NODES), arrays, rounds, train_config=lr()).arrays

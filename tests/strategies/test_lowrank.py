@@ -13,12 +13,12 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from tests.federations import model_sha, rounds, run, tiny
+from tests.federations import model_sha, rounds, run, tiny, verdicts
 from thistle.client.app import app as client_app
 from thistle.engines.inline import InlineGrid
 from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
-from thistle.experiments.runfolder import RunFolder, read_lines
+from thistle.experiments.runfolder import RunFolder
 from thistle.protocol.factors import is_matrix, layer_rank, sides
 from thistle.protocol.layout import Layout
 from thistle.protocol.svd import thin_svd
@@ -198,10 +198,6 @@ def test_the_papers_scale_weighs_whole_updates() -> None:
 
 
 # ---- federations -----------------------------------------------------------------------------------------------
-
-
-def verdicts(folder: RunFolder) -> list[dict[str, Any]]:
-    return list(read_lines(folder.verdicts))
 
 
 def test_factors_cost_fewer_bytes_and_ranks_move(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_every_strategy_goes_on_as_if_nothing_had_happened(name: str, kind: str,
     network = NETWORKS[kind]()
     arrays = to_record(network.state_dict())
     options = {} if name.startswith("flwr-") else {"reputation": True}
+    options |= {"noise": 0.0} if name == "dp-fedavg" else {}  # with noise, nothing may go by what clients sent
     whole = Run(name, network, **options)
     for number in (1, 2):
         arrays = whole.round(number, arrays)

@@ -105,7 +105,7 @@ def link(tmp_path: Path) -> Iterator[Link]:
 
 def test_the_bundle_holds_the_rooms_and_nothing_else() -> None:
     bundle = build_fab_from_disk(ROOT)
-    assert len(bundle) < 2**20
+    assert len(bundle) < 2 * 2**20  # of the ten that Flower allows
     with zipfile.ZipFile(BytesIO(bundle)) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
         package = [name for name in archive.namelist() if name.startswith("thistle/")]

@@ -202,6 +202,7 @@ def test_a_notebook_without_widgets_gets_lines(tmp_path: Path, monkeypatch: pyte
 
 def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
+    gc.unfreeze()  # what the tests have frozen
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(7)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
