@@ -120,8 +120,8 @@ SAME_ROUND: dict[str, dict[str, Any]] = {
     "CalFATOverRoFSL": {"server_objective": "standard"},
     **WITH_BUFFERS,
 }
-"""In our loop clients send factors, and CalFAT's server learns as they do, which only ours can: the same round is the one
-with whole models, and a server that learns in the ordinary way."""
+"""Only our clients can send factors, and only our server learns as CalFAT's clients do: the same round is the one with
+whole models, and a server that learns in the ordinary way."""
 
 
 def over_flower(experiment: Experiment, made: Pipeline, task: Task) -> str:
