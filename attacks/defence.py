@@ -71,7 +71,7 @@ class KnownDefence:
         return self._ready.try_out(self.number, rows, ids[order].tolist()).step
 
     def _ids(self, honest: int, malicious: int) -> list[int]:
-        """Clients that the server knows, where the attackers do; elsewhere nobody's."""
+        """Clients that the server knows if the attackers know them; otherwise ids that no client has."""
         known = [*self.honest[:honest], *self.malicious[:malicious]]
         strangers = range(STRANGERS, STRANGERS + honest + malicious)
         return known if len(known) == honest + malicious else list(strangers)

@@ -108,7 +108,7 @@ def echo_experiment(clients: int, folder: Path) -> Experiment:
 
 
 def report(ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> None:
-    print(f"\nechoes of {FLOATS} floats: seconds a round, median (min … max) of n")
+    print(f"\nechoes of {FLOATS} floats: seconds per round, median (min … max) of n")
     print(f"{'clients':>8}  {'thistle':<30}{'ms/client':>10}  {'stock':<30}{'stock/thistle':>14}")
 
     def shown(seconds: list[float] | None) -> str:

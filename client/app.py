@@ -126,7 +126,7 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
     first = next(iter(contents.values()))
-    _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # not at a client's expense
+    _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # before any client's clock starts
     node_config = {**context.node_config, **({SIMULATED: True} if _in_ray() else {})}
     with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog, Alarm() as alarm:
         for client, content in contents.items():

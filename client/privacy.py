@@ -37,7 +37,7 @@ def silent(client: Client, numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def noise_rng(seed: int, simulated: bool, *where: int) -> torch.Generator:
-    """Repeatable in a simulation; on a real node fresh, and nobody's to guess."""
+    """Repeatable in a simulation; on a real node fresh, so that no one can guess it."""
     if simulated:
         return torch_rng(seed, "local-noise", *where)
     return torch.Generator().manual_seed(secrets.randbits(63))

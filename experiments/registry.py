@@ -39,8 +39,8 @@ class Registry(Mapping[str, T]):
     ) -> None:
         """`kind`: what one is called in an error. `package`: every module in it is imported before anybody looks.
 
-        `order`: a sort key for names; without one they stay as they were added. A package needs one: which of its
-        modules is imported first is nobody's choice. `listed`: the table of `thistle list` that shows them all.
+        `order`: a sort key for names; without one they stay as they were added. A package needs one, because its
+        modules are imported in no particular order. `listed`: the table of `thistle list` that shows them all.
         """
         self.kind, self.package, self.order, self.listed = kind, package, order, listed
         self._entries: dict[str, Entry[T]] = {}

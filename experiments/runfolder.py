@@ -1,11 +1,11 @@
 """The run folder: the product's interface to the outside. Names, formats, atomic writes.
 
-experiment.toml     every key, resolved        metrics.jsonl    one line a round
-environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
+experiment.toml     every key, resolved        metrics.jsonl    one line per round
+environment.json    versions, CPU, app hash    verdicts.jsonl   one line per round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
 code/               the user's own modules     scheme.json      how sites read their tables
-audit.jsonl, replies/   evidence, where it is wanted
+audit.jsonl, replies/   evidence, if the run keeps it
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def detection_parts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """The time as every line of a run has it: 2026-03-01T09:30:00.250Z."""
+    """The time in the format of every line of a run: 2026-03-01T09:30:00.250Z."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -15,7 +15,7 @@ from thistle.protocol.layout import Entry, Layout, State
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 BRANCHES = ("clean", "adversarial")
-"""FedRBN's two sets of statistics (thistle.tasks.models.layers.DualBatchNorm), combined over each one's own clients."""
+"""FedRBN's two sets of statistics (thistle.tasks.models.layers.DualBatchNorm), each combined over its own clients."""
 
 SMALLEST = 1e-5
 """What batch norm adds to a variance: below it, variances are all the same."""

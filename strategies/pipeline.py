@@ -41,7 +41,7 @@ FLOWERS = FedAvg()
 ROUNDS = "rounds-done"
 """In a pipeline's state, beside its memory."""
 STRANGERS = 2**62
-"""Ids from here on are nobody's."""
+"""No client has this id or a higher one."""
 NOT_FINITE = "its update is not finite"
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 

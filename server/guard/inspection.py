@@ -99,7 +99,7 @@ class Guard:
     def _judge(
         self, client: int, mail: Mail, terms: Terms, cap: int, row: np.ndarray, inspection: Inspection
     ) -> Verdict:
-        """Add the answer of a client whose reply is good, and its update in `row`; say what became of it."""
+        """Add the answer of a client whose reply is good, and its update in `row`; return the verdict."""
         try:
             answer = self.read(client, _only_records(mail), terms, cap, row)
         except Failed as failure:

@@ -61,7 +61,7 @@ class Memories:
         return added
 
     def take(self, replies: Iterable[Reply]) -> list[Reply]:
-        """The replies without what attackers want to know again, which is kept; the lowest id has the last word."""
+        """The replies without what attackers want to see again, which is kept; the lowest id wins."""
         found = sorted(replies, key=lambda reply: -reply.client)
         for reply in found:
             if reply.records is not None and reply.client in self._attackers and MEMORY in reply.records:

@@ -66,7 +66,7 @@ def _compare(one: Chosen, other: Chosen, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _columns(one: Chosen, other: Chosen) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    """Membership and importance, dense, some of the parameters at a time; those in nobody's set are left out."""
+    """Membership and importance, dense, some of the parameters at a time; those in neither set are left out."""
     used, places = torch.unique(torch.cat([one[0], other[0]]), return_inverse=True)
     split = places.split([len(one[0]), len(other[0])])
     for start in range(0, len(used), CHUNK):

@@ -64,7 +64,7 @@ class Run:
     """By measure, one value per round; `round`, the counts of `detection` (as `whole.true_positive`) and
     `client_accuracy.worst` among them."""
     robust: Mapping[str, Sequence[float | None]]
-    """By attack, one value a round."""
+    """By attack, one value per round."""
     withstood: Mapping[str, float]
     """By attack, of the final model: robustness.json, or else summary.json."""
     by_class: Sequence[float | None]
@@ -146,7 +146,7 @@ def read_run(folder: Path, name: str) -> Run:
     lines = _rounds(folder, problems)
     gone = status.get("status") in ("starting", "running") and is_abandoned(folder)
     if gone:
-        status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
+        status = {"status": "gone", "message": "its process exited unexpectedly; thistle resume continues it"}
     sites = _sites(lines)
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
     columns |= _detection(lines)

@@ -52,7 +52,7 @@ from thistle.sweeps.expectations import Expectation, read_expectations
 
 WORDS = ("preset", "seeds", "engine", "columns", "set", "axes", "zip", "expect")
 MOST = 100_000
-"""Cells at most: more is a slip of the pen."""
+"""Cells at most: more is a typing mistake."""
 ATTACK, STRENGTH = "attack.kind", "attack.strength"
 DESTROYED = {"stop.lost-if-rejected": False}
 """A defence that an attack has destroyed is a result, and its cell has a number like every other."""

@@ -66,7 +66,7 @@ class SweepLaunch:
                     raise
 
     def _look_ahead(self, cells: Sequence[Cell]) -> str:
-        """What the first cell that can run will take; where none can, for want of data, nothing is begun."""
+        """What the first cell that can run will take; if none can, because data is missing, nothing is started."""
         problem: UserError | None = None
         for cell in {cell.experiment.task: cell for cell in reversed(cells)}.values():
             try:

@@ -172,7 +172,7 @@ def prepare(cell: Cell) -> None:
     deadline = time.monotonic() + PATIENCE
     while folder.is_held():
         if time.monotonic() > deadline:
-            raise UserError(f"{folder.path}: another command is still at it")
+            raise UserError(f"{folder.path}: in use by another process")
         time.sleep(LOOK)
     folder.status.unlink(missing_ok=True)
     folder.save_experiment(cell.experiment)

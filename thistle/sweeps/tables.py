@@ -1,4 +1,4 @@
-"""A sweep's results as files: sweep.csv (a row a cell, no times), times.csv, sweep.md (mean ± standard error)."""
+"""A sweep's results as files: sweep.csv (one row per cell, no times), times.csv, sweep.md (mean ± standard error)."""
 
 from __future__ import annotations
 

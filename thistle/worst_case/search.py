@@ -43,7 +43,7 @@ class Search:
         self.whole = Plan(first.rounds, pause(first.rounds, first.evaluate.every), self.question.seeds)
 
     def prepare(self) -> tuple[list[Candidate], list[LeftOut]]:
-        """What can be tried and what cannot; raises UserError where nothing can, for want of data for example."""
+        """What can be tried and what cannot; raises UserError if nothing can, for example because data is missing."""
         if self.question.dropped:
             self._say(
                 f"{', '.join(self.question.dropped)}: the experiment's own attack is left out; stress tries others"

@@ -149,7 +149,7 @@ function numbers(chart) {
   return box;
 }
 
-// Bars by category, one colour a series.
+// Bars by category, one colour per series.
 class Bars extends Chart {
   constructor(host, {categories, series, format = percent, y = "", ...options}) {
     const factors = categories.flatMap((category) => series.map((one) => [category, one.name]));

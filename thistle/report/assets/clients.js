@@ -92,7 +92,7 @@ function clients(load) {
     order.forEach((own, i) => image.set(codes.subarray(own * wide, (own + 1) * wide), (high - 1 - i) * wide));
     const strip = bad.size ? Math.max(0.6, wide * 0.012) : 0;
     const height = Math.min(620, Math.max(180, 70 + 14 * high));
-    const chart = new Chart(host, {label: "a map of clients over rounds, coloured by what became of each reply", height,
+    const chart = new Chart(host, {label: "a map of clients over rounds, coloured by each reply's outcome", height,
       x_range: [0.5 - strip * 1.6, wide + 0.5], y_range: [0, high], x_axis_label: "round", y_axis_label: map.sites ? "site" : "client", tools: "pan,box_zoom,wheel_zoom,reset,save"});
     const f = chart.figure;
     chart.countRounds();

@@ -39,7 +39,7 @@ function overview(runs) {
   return section("overview", "Overview", known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
 }
 
-// Real hospitals, by name: what became of their work, and whom somebody should ask.
+// Real hospitals, by name: each one's outcomes, and which ones somebody should ask.
 function sites() {
   const body = el("div"), place = section("sites", "Sites", body);
   return {section: place, again() {
