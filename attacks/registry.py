@@ -186,9 +186,9 @@ class Own(PoisoningAttack):
 
     knows = "colluders"
     remembers = True
-    strength: NonNegative = setting("what your function makes of it", default=1.0)
-    boost: AboveZero = setting("what your function makes of it", default=5.0)
-    target: Natural = setting("what your function makes of it", default=0)
+    strength: NonNegative = setting("for your function to interpret", default=1.0)
+    boost: AboveZero = setting("for your function to interpret", default=5.0)
+    target: Natural = setting("for your function to interpret", default=0)
 
 
 def find(kind: str, key: str = KEY) -> type[PoisoningAttack]:

@@ -124,7 +124,7 @@ def report(ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> None
         print(f"{clients:>8}  {shown(mine):<30}{each:>10}  {shown(other):<30}{ratio:>14}{goal}")
     if len(ours) > 2:
         slope, fixed = np.polyfit(list(ours), [statistics.median(seconds) for seconds in ours.values()], 1)
-        print(f"thistle, a straight line through them: {fixed:.3f} s + {slope * 1e3:.3f} ms a client")
+        print(f"thistle, a straight line through them: {fixed:.3f} s + {slope * 1e3:.3f} ms per client")
 
 
 def main() -> None:

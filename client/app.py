@@ -69,7 +69,7 @@ def ping(message: Message, context: Context) -> Message:
 
 
 def _make_ready(request: TrainRequest, context: Context) -> tuple[torch.device, Share]:
-    """Check how clients shall train; then what a process does once: map the data, build the network."""
+    """Check how clients should train; then what a process does once: map the data, build the network."""
     experiment = local_terms(experiment_of(context), request, context.node_config)
     check_training(experiment.client)
     share = find_share(experiment, request, context.node_config)

@@ -74,7 +74,7 @@ def node_terms(experiment: Experiment, node_config: Mapping[str, Value]) -> Expe
     if local.network != experiment.network:
         raise UserError(
             f"node config: objective = {local.client.objective}, calibration = {local.client.calibration}: "
-            "fedrbn and robal change the model, so the whole federation must train by them"
+            "fedrbn and robal change the model, so the whole federation must use them"
         )
     if local.client.plain:
         raise UserError("node config: role = calibrated: neither the experiment nor the node names an objective")

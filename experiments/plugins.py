@@ -66,11 +66,11 @@ def parse_own(name: str, key: str) -> Own:
     if found is None:
         others = f" (or {', '.join(f'{form}:PATH' for form in FORMS)})" if key == "task.name" else ""
         raise UserError(
-            f"{key} = {name!r}: should be module:factory, as mine:make for the function make in mine.py{others}"
+            f"{key} = {name!r}: should be module:factory, such as mine:make for the function make in mine.py{others}"
         )
     own = Own(found["module"], found["factory"], found["digits"] or "")
     if own.module.partition(".")[0] == TAKEN:
-        raise UserError(f"{key} = {name!r}: {own.module} is a module of Thistle's; call yours something else")
+        raise UserError(f"{key} = {name!r}: {own.module} is one of Thistle's modules; rename yours")
     return own
 
 

@@ -126,7 +126,7 @@ class RunFolder:
 
     def held(self) -> AbstractContextManager[None]:
         """Only one process works on a run."""
-        return holding(self.path, "this run is still going on")
+        return holding(self.path, "this run has not ended yet")
 
     def is_held(self) -> bool:
         """Whether a living process works on this run."""
@@ -211,7 +211,7 @@ def disk_fault(error: BaseException, path: Path) -> UserError | None:
     if not isinstance(error, OSError) or error.errno not in DISK:
         return None
     return UserError(
-        f"run.out: cannot write to {path}: {error.strerror}; mend that, then continue with: thistle resume {path}"
+        f"run.out: cannot write to {path}: {error.strerror}; fix that, then continue with: thistle resume {path}"
     )
 
 

@@ -97,7 +97,7 @@ def check_local(named: Named, experiment: Experiment) -> None:
     if REPORT_CLASSES in terms or named.needs_losses or getattr(named, "report_losses", False):
         raise UserError(
             f"client.local-noise = {client.local_noise:g}: {experiment.strategy.name} asks clients for numbers that "
-            "no noise covers; choose a strategy that goes by the updates alone"
+            "no noise covers; choose a strategy that uses only the updates"
         )
     spending = local(client, 1)["privacy.local-epsilon"]
     if 0 < experiment.stop.epsilon < spending:

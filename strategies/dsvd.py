@@ -48,8 +48,8 @@ class DSVD(ClassAware, Weighted, Pipeline):
     )
     similarity_weights: str = setting(
         "what counts in the similarity of two updates: α₁ (directions of the singular vectors), α₂ (singular values) "
-        "and α₃ (the updates as a whole), 0 or more, summing to 1; or `auto`: chosen in every round by what tells the "
-        "clients apart best",
+        "and α₃ (the updates as a whole), 0 or more, summing to 1; or `auto`: in every round those that separate the "
+        "clients best",
         default=ALPHA,
     )
     scale: Literal["relative", "paper"] = setting(
@@ -58,7 +58,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
         default="relative",
     )
     temperature: AboveZero | Literal["auto"] = setting(
-        "weights are the softmax of similarity divided by it, so the smaller, the harsher; "
+        "weights are the softmax of similarity divided by it; smaller values are harsher; "
         "`auto`: 1.0 with the scale `paper`, else 0.1",
         default="auto",
     )

@@ -320,7 +320,7 @@ class Pipeline(Options, FedAvg):
         return [a for a, fine in zip(answers, finite, strict=True) if fine], updates[finite], rejected
 
     def _are_enough(self, replies: int) -> bool:
-        """Whether the rule can work with so many: nodes may fail, and then the model stays for a round."""
+        """Whether the rule can work with this many: nodes may fail, and then the model stays for a round."""
         try:
             self.check_count(replies)
         except UserError as error:
@@ -492,6 +492,6 @@ def _column(values: Tensor | None, rows: int) -> Sequence[float | None]:
 
 
 def _gain(answer: Answer) -> float:
-    """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
+    """p_i = F_i(x_t) − F_i(x_i), as the client reports it; NaN if it reports nothing."""
     before, after = answer.numbers.get(BEFORE, math.nan), answer.numbers.get(AFTER, math.nan)
     return float(before) - float(after)  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ class Progress:
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Row → why, in words, where the step said so."""
     faint: Mapping[int, str] = field(default_factory=dict)
-    """Row → how little, in words: who was kept, but has next to no weight in the aggregate."""
+    """Row → how little, in words: who was kept, but has almost no weight in the aggregate."""
     weighed_by: str = ""
     """The step that gave the weights."""
     scores: Tensor | None = None

@@ -24,11 +24,11 @@ class ConstrainAndScale(Stamped):
     """
 
     boost: NonNegative = setting("γ: the update is multiplied by it; 0: n/f, which replaces a mean", default=0.0)
-    alpha: Fraction = setting("α: the weight of the loss; the rest is that of the distance", default=0.9)
+    alpha: Fraction = setting("α: the weight of the loss; the distance has the rest", default=0.9)
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
 
     def poison(self, facts: Facts) -> Poison:
-        """Another loss, and what becomes of the update."""
+        """Another loss, and what to do with the update."""
         within = ScaleWithin(self.boost or facts.n / facts.f, self.radius)
         return replace(super().poison(facts), constraint=self.constrained, update=within)
 

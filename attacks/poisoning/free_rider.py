@@ -24,7 +24,9 @@ class FreeRider(ByMemory):
 
     strength: NonNegative = setting("ν, the noise in units of σ", default=1.0, declared=(1.0,))
     decay: NonNegative = setting("γ: how fast the noise fades", default=1.0)
-    replay: bool = setting("whether the federation's last step is sent again, or the noise alone", default=True)
+    replay: bool = setting(
+        "whether to send the federation's last step again with the noise, or only the noise", default=True
+    )
 
     def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         step = past.step

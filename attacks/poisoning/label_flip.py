@@ -36,8 +36,8 @@ class TargetedLabelFlip(OnData):
     """Trains on class attack.source as class attack.target."""
 
     strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))
-    source: Natural = setting("the number of the class that is to be mistaken", default=0)
-    target: Natural = setting("the number of the class that it is to be taken for", default=1)
+    source: Natural = setting("the number of the class that should be misclassified", default=0)
+    target: Natural = setting("the number of the class that it should be classified as", default=1)
 
     def __call__(self, pixels: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
         return pixels, labels.masked_fill(labels == self.source, self.target)
@@ -49,12 +49,12 @@ class TargetedLabelFlip(OnData):
     def check(self, classes: int | None) -> None:
         """Two classes that the task has."""
         if self.source == self.target:
-            raise UserError(f"attack.target = {self.target}: is attack.source itself; choose another class")
+            raise UserError(f"attack.target = {self.target}: is the same as attack.source; choose another class")
         check_class("source", self.source, classes)
         check_class("target", self.target, classes)
 
     def measure(self, evaluated: Evaluated) -> dict[str, float]:
-        """How many images of the source are taken for the target."""
+        """How many images of the source are classified as the target."""
         chosen = evaluated.pixels[evaluated.labels == self.source]
         return {"attack_success": share_taken_for(evaluated.model, chosen, self.target, evaluated.batch_size)}
 

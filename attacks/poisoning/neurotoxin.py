@@ -22,7 +22,7 @@ class Neurotoxin(Stamped):
     asked, is neither trained nor sent. When they are asked for the first time, nothing is spared.
     """
 
-    spared: Fraction = setting("share of the parameters that is left alone", default=0.05)
+    spared: Fraction = setting("the share of the parameters that stay unchanged", default=0.05)
     remembers = True
 
     def poison(self, facts: Facts) -> Poison:

@@ -34,7 +34,7 @@ Constraint = Callable[[Tensor, nn.Module, Mapping[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Past:
-    """What attackers know of earlier rounds. They pool it: whoever is asked knows what any of them saw last."""
+    """What attackers know of earlier rounds. They pool it: the one that is asked knows what any of them saw last."""
 
     model: Tensor
     """x_t: the model that came now."""
@@ -190,7 +190,7 @@ class ByColluders(PoisoningAttack):
 
     family: ClassVar[Family] = "colluders"
     jitter: Fraction = setting(
-        "each colluder adds noise of its own, of this share of the length, so that no two send the same", default=0.0
+        "each colluder adds its own noise, of this share of the length, so that no two send the same", default=0.0
     )
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:

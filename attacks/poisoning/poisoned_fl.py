@@ -32,7 +32,7 @@ class PoisonedFL(ByMemory):
     """
 
     strength: AboveZero = setting("c at the start", default=8.0, declared=(8.0,))
-    every: Positive = setting("rounds between two tests whether the model follows", default=50)
+    every: Positive = setting("rounds between two tests of whether the model follows", default=50)
 
     def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         if past.step is None or past.sent is None:

@@ -42,7 +42,7 @@ class WhiteBox(Searched):
     (`worst`, as it is and half as long), mixtures of the best two, and a golden-section search of its length.
     """
 
-    undo: NonNegative = setting("e: what it is worth to undo what was learnt before this round", default=1.0)
+    undo: NonNegative = setting("e: the value of undoing what was learnt before this round", default=1.0)
 
     def tries_out(self) -> str:
         """All of what the server does."""

@@ -1,6 +1,6 @@
 """The guard: each reply alone becomes an answer, made of what was checked, or a verdict with a reason.
 
-Nothing a reply says can raise, and no reply changes what becomes of another client's.
+Nothing in a reply can raise, and no reply affects another client's verdict.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Dispatch:
             self.out[host] = (message.metadata.message_id, chunk)
 
     def collect(self) -> list[Reply]:
-        """The replies that have come in, one a client."""
+        """The replies that have come in, one per client."""
         waiting = {name: host for host, (name, _) in self.out.items()}
         replies: list[Reply] = []
         for reply in self.inner.pull_messages(list(waiting)) if waiting else ():

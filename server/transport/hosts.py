@@ -174,10 +174,10 @@ def _read(content: RecordDict) -> HostInfo:
     """What a node says of itself, bounded."""
     record = content.config_records.get(RECORD)
     if record is None or len(content) != 1 or len(record) > MOST_WORDS:
-        raise UserError("its answer is not what a host of ours says")
+        raise UserError("its answer is not what a Thistle host sends")
     claim = record.get("clients", "")
     if not isinstance(claim, str) or len(claim) > LONGEST_CLAIM:
-        raise UserError("its claim to clients is not a text like 0-9,12")
+        raise UserError("its claim to clients is not text like 0-9,12")
     said = {
         key: printable(value, LONGEST_NAME if key == "site" else LONGEST)
         for key, value in record.items()

@@ -40,16 +40,16 @@ EMPTY = 0.01
 class DPFedAvg(Pipeline):
     """The mean of clipped updates with Gaussian noise: differential privacy for whole clients."""
 
-    bound: AboveZero | Literal["off"] = setting("S, the length to which each update is clipped", default=1.0)
+    bound: AboveZero | Literal["off"] = setting("S: the length to which each update is clipped", default=1.0)
     noise: NonNegative = setting(
-        "z, the noise multiplier: the sum of the clipped updates gets noise of standard deviation z·S; 0: none, and no "
+        "z: the noise multiplier: the sum of the clipped updates gets noise of standard deviation z·S; 0: none, and no "
         "privacy",
         default=1.0,
     )
-    delta: Delta = setting("δ, at which ε is stated: well below one over the number of clients", default=1e-5)
+    delta: Delta = setting("the δ for which ε is stated; well below one over the number of clients", default=1e-5)
     sampling: Literal["fixed", "poisson"] = setting(
-        "whether `client.per-round` clients are drawn without replacement, or each client takes part with the chance "
-        "that gives so many on average; ε is stated for the one that is used",
+        "whether `client.per-round` clients are drawn without replacement, or each client takes part with the "
+        "probability that gives this number on average; the stated ε is for the method in use",
         default="fixed",
     )
 
@@ -169,8 +169,8 @@ class GaussianNoise:
         """What is not in the vector would reach the next model without noise."""
         if layout.buffers:
             raise UserError(
-                f"strategy.noise: the model has {layout.buffers[0].name} and its like, which clients send and no noise "
-                "covers; choose a model without batch norm, such as mlp"
+                f"strategy.noise: the model has {layout.buffers[0].name} and similar buffers, which clients send and no "
+                "noise covers; choose a model without batch norm, such as mlp"
             )
 
     def __call__(self, round: Round, progress: Progress) -> Progress:

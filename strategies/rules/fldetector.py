@@ -1,4 +1,4 @@
-"""FLDetector: clients whose updates do not follow from their last ones are left out for good."""
+"""FLDetector: clients whose updates do not follow from their last ones are left out permanently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FLDetector(Weighted, Pipeline):
     `window` + 2 rounds, and who is left out stays out; then it starts to count anew.
     """
 
-    window: Positive = setting("N, the rounds over which a client's errors are averaged", default=10)
+    window: Positive = setting("N: the rounds over which a client's errors are averaged", default=10)
     mixable = False
 
     def steps(self) -> list[Step | None]:

@@ -18,7 +18,7 @@ class RLR(Weighted, Pipeline):
 
     threshold: Natural = setting(
         "θ: by how many votes, one per client, those who raise a parameter must outnumber those who lower it, or the "
-        "other way round; otherwise its step is reversed. Choose more than there are attackers",
+        "other way round; otherwise its step is reversed. Choose more than the number of attackers",
         default=4,
     )
     coordinatewise = mixes = True

@@ -129,7 +129,9 @@ def _as_tensors(data: Any) -> tuple[Tensor, Tensor]:
         raise UserError("server_data: should be tensors (x, y), or a DataLoader of such pairs")
     inputs, labels = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
     if len(inputs) != len(labels) or not len(labels):
-        raise UserError(f"server_data: {len(inputs)} inputs and {len(labels)} labels; should be as many, and some")
+        raise UserError(
+            f"server_data: {len(inputs)} inputs and {len(labels)} labels; should be equally many, at least one"
+        )
     return inputs, labels
 
 

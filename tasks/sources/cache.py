@@ -99,7 +99,7 @@ def cached(name: str, identity: Any, read: Reader, progress: Progress | None = N
                 _write(entry, read, progress)
                 dataset = _open(entry, name)
     if dataset is None:
-        raise UserError(f"{entry}: written, but not readable afterwards; is the disk failing?")
+        raise UserError(f"{entry}: written, but could not be read back; is the disk failing?")
     return dataset
 
 

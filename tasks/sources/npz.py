@@ -188,7 +188,7 @@ def numbered(where: str, labels: Iterable[str], classes: tuple[str, ...]) -> np.
     try:
         return np.array([table[label] for label in labels], dtype=np.int64)
     except KeyError as error:
-        raise UserError(f"{where}: label {error} is none of the classes {', '.join(classes)}") from None
+        raise UserError(f"{where}: label {error} is not one of the classes {', '.join(classes)}") from None
 
 
 def _class_names(where: str, names: np.ndarray | None) -> tuple[str, ...] | None:

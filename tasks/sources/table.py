@@ -74,7 +74,7 @@ def put_tables(tables: Mapping[str, Table], work: Workspace, wanted: Wanted) -> 
 
 def _own_scheme(tables: Mapping[str, Table], wanted: Wanted) -> Scheme:
     if "train" not in tables:
-        raise UserError(f"{wanted.name}: how its columns are scaled is not known: {NEEDS}")
+        raise UserError(f"{wanted.name}: the scale of its columns is not known: {NEEDS}")
     return agree([sum_up(tables["train"], Options.of(wanted.options), least=1)])
 
 

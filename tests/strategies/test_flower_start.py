@@ -358,7 +358,7 @@ class Wrong(Pipeline):
         (lambda: RoFSL(model=plain(), server_data=7), "server_data: should be tensors (x, y), or a DataLoader of such"),
         (
             lambda: RoFSL(model=plain(), server_data=(torch.zeros(3, 64), torch.zeros(2))),
-            "server_data: 3 inputs and 2 labels; should be as many, and some",
+            "server_data: 3 inputs and 2 labels; should be equally many, at least one",
         ),
         (Wrong, "Wrong: its rule should return a tensor of 650 values, or an Aggregate, not median"),
     ],

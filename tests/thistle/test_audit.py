@@ -194,7 +194,7 @@ def test_another_key_is_found_by_whoever_kept_the_real_one(
 ) -> None:
     replace_the_key(folder)
     code, said = audit(folder, capsys)
-    assert code == 0 and "compare it with the one you noted" in said, "nothing beside the log can tell"
+    assert code == 0 and "compare it with the one you noted" in said, "nothing next to the log can tell"
     code, said = audit(folder, capsys, key=finished / "audit.pub")
     assert code == 1 and "line 1: is not what the server signed" in said
 

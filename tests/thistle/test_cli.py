@@ -333,7 +333,7 @@ def test_a_run_that_would_not_be_the_same_is_not_made_longer(tmp_path: Path) -> 
     assert "is a cell of a sweep" in complaint(*longer, "5", cwd=tmp_path)
     (tmp_path / "sweep.json").unlink()
     shutil.rmtree(folder.checkpoints)
-    assert "no whole checkpoint to go on from" in complaint(*longer, "5", cwd=tmp_path)
+    assert "no complete checkpoint" in complaint(*longer, "5", cwd=tmp_path)
     assert (folder.summary.read_bytes(), folder.metrics.read_bytes()) == before
 
 

@@ -26,11 +26,12 @@ def sweep(
     out: Annotated[str, typer.Option(help="The folder for the sweep's folder.")] = "runs",
     jobs: Annotated[int, typer.Option(min=0, help="Cells at once; 0: one (ray), or one per core (inline).")] = 0,
     engine: Annotated[
-        Engine | None, typer.Option(help="ray: one SuperLink for all; inline: one process per job. Default: the file's.")
+        Engine | None,
+        typer.Option(help="ray: one SuperLink for all; inline: one process per job. Default: the file's."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only check the file and list its cells.")] = False,
 ) -> None:
-    """Run every cell of a sweep that has not finished yet; then write tables and pictures and check expectations."""
+    """Run every unfinished cell of a sweep, then write tables and pictures and check expectations."""
     plan = read_sweep(source, overrides or [])
     home = Path(out).expanduser().resolve() / plan.name
     cells = plan.cells(home)

@@ -98,7 +98,9 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
     """nginx in the foreground, in a folder of its own."""
     nginx = find_nginx()
     if not nginx:
-        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
+        raise UserError(
+            "nginx, the gateway, is not installed: install it (Debian: apt install nginx), or use --no-gateway"
+        )
     folder = state.gateway
     folder.mkdir(exist_ok=True)
     text = CONFIGURATION.format(
@@ -132,5 +134,5 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
 
 def _plain(path: Path) -> str:
     if any(character in str(path) for character in " ;{}\"'$\\"):
-        raise UserError(f"{path}: nginx wants a path without spaces, quotes and brackets")
+        raise UserError(f"{path}: nginx needs a path without spaces, quotes and brackets")
     return str(path)

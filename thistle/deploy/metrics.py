@@ -38,7 +38,7 @@ HELP = {
     "thistle_run_accuracy": ("gauge", "on the test set, at the last evaluation"),
     "thistle_run_loss": ("gauge", "on the test set, at the last evaluation"),
     "thistle_run_bytes_up_total": ("counter", "that clients have sent"),
-    "thistle_site_replies_total": ("counter", "of a site, by verdict; faint: accepted with next to no weight"),
+    "thistle_site_replies_total": ("counter", "of a site, by verdict; faint: accepted with almost no weight"),
     "thistle_site_rounds_left_out_total": (
         "counter",
         "rounds in which more of a site's replies were excluded than used",

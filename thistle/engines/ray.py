@@ -92,7 +92,7 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection(where, timeout=5).close()
     except OSError as error:
-        raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
+        raise UserError(f"runtime.ray-address = {address!r}: no answer there ({error})") from None
 
 
 def _environment(home: Path, app: Path, ray_address: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from thistle.report.reading import inside, is_id, number, parse_line, read_objec
 
 CODES = {"accepted": 1, "filtered": 2, "rejected": 3, "failed": 4}
 FAINT = 5
-"""A cell of the map; 0: not asked in that round, 5: accepted, but with next to no weight."""
+"""A cell of the map; 0: not asked in that round, 5: accepted, but with almost no weight."""
 CELLS = 2_000_000
 """Cells of the map at most: a browser draws that many in a second."""
 DETAILED = 250_000

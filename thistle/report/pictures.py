@@ -22,7 +22,7 @@ VERDICTS = {
     "filtered": "#e69f00",
     "rejected": "#b5179e",
     "failed": "#7a828a",
-    "next to no weight": "#f0dcae",
+    "almost no weight": "#f0dcae",
 }
 """By the code of a cell, from 1."""
 KINDS: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}

@@ -48,7 +48,7 @@ def lifespan(summary: Summary) -> str:
 
 
 def quality_rows(found: Mapping[str, Any], classes: Sequence[str]) -> list[list[str]]:
-    """Of each class: sensitivity, specificity, AUC, and what its examples are taken for; then the means."""
+    """For each class: sensitivity, specificity, AUC, and what its examples are classified as; then the means."""
     matrix = found.get("confusion") or [[]] * len(classes)
     rows = []
     for number, name in enumerate(classes):

@@ -58,9 +58,7 @@ def find_subject(source: str, out: str, experiment: str = "") -> Subject:
             return Subject(path.resolve(), make_experiment(experiment, []))
         folder = RunFolder(path.resolve().parent)
         if not folder.experiment.is_file():
-            raise UserError(
-                f"{source}: no experiment.toml beside it; say what it was trained by: --experiment FILE.toml"
-            )
+            raise UserError(f"{source}: no experiment.toml beside it; name its experiment: --experiment FILE.toml")
         return Subject(path.resolve(), folder.load_experiment())
     if experiment:
         raise UserError(f"--experiment {experiment}: a run folder has its own; leave it out")
@@ -82,7 +80,7 @@ def read_network(subject: Subject, shape: Shape, classes: int) -> nn.Module:
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
         raise UserError(
-            f"{subject.model}: holds another network than model.name = {experiment.model.name} for "
+            f"{subject.model}: does not hold the network of model.name = {experiment.model.name} for "
             f"{experiment.task.name}"
         )
     network.load_state_dict(state)

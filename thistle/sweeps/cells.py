@@ -89,7 +89,7 @@ def distinct(cells: Sequence[Cell]) -> list[Cell]:
 def check_folder(cell: Cell) -> None:
     """What is in a cell's folder must be of that cell."""
     if cell.folder.experiment.is_file() and identity(cell.folder.load_experiment()) != cell.id:
-        raise UserError(f"{cell.folder.experiment}: was changed, it is no longer this cell's; remove the folder")
+        raise UserError(f"{cell.folder.experiment}: was changed and is no longer this cell's; remove the folder")
 
 
 def show(value: Value) -> str:

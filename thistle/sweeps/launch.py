@@ -51,7 +51,7 @@ class SweepLaunch:
         line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
         forecast = self._look_ahead(todo) if len(todo) == len(cells) else ""
         make_home(home)
-        with holding(home, "this sweep is still going on"):
+        with holding(home, "this sweep has not ended yet"):
             write_plan(plan, points, home)
             self._say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
             if not todo:

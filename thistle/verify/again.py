@@ -37,7 +37,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     claim: Claim
     model_sha256: str
