@@ -433,7 +433,7 @@ class TestTargetedLabels:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"source": 1}, "attack.target = 1: is attack.source itself"),
+            ({"source": 1}, "attack.target = 1: is the same as attack.source"),
             ({"source": 12}, "attack.source = 12: the task's classes are 0-9"),
             ({"target": 10}, "attack.target = 10: the task's classes are 0-9"),
         ],

@@ -121,7 +121,7 @@ def test_whoever_reads_by_a_scheme_needs_its_columns(cache: Path, tmp_path: Path
 def test_a_test_set_alone(cache: Path, tmp_path: Path) -> None:
     scheme = read(written(tmp_path / "a.csv")).scheme
     name = written(tmp_path / "set/test.csv").replace("/test.csv", "")
-    with pytest.raises(UserError, match="how its columns are scaled is not known"):
+    with pytest.raises(UserError, match="the scale of its columns is not known"):
         read(name)
     data = read_source(name, need_train=False, scheme=scheme)
     assert (len(data.train), len(data.test)) == (0, 40) and data.shape == (4,)

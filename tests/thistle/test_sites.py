@@ -1,4 +1,4 @@
-"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and whom somebody should ask."""
+"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and which sites somebody should ask."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def test_runs_are_found_by_their_names(tmp_path: Path, monkeypatch: pytest.Monke
     runs = [{"run-id": number, "status": status} for number, status in statuses.items()]
     monkeypatch.setattr(flwr, "call", lambda *_: {"runs": runs})
     assert find_going_on(state, flwr, "mine") == "9" and find_going_on(state, flwr, "10") == "10"
-    with pytest.raises(UserError, match="other: this run is over"):
+    with pytest.raises(UserError, match="other: this run has ended"):
         find_going_on(state, flwr, "other")
-    with pytest.raises(UserError, match="nothing: no such run here; going on: mine, 10"):
+    with pytest.raises(UserError, match="nothing: no such run here; running: mine, 10"):
         find_going_on(state, flwr, "nothing")
     assert again(state, "stop", "mine") == "thistle deploy stop mine"
     assert again(State(tmp_path / "x y"), "stop", "mine").endswith(f"--state '{tmp_path}/x y'")
