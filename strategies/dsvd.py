@@ -35,7 +35,7 @@ RELATIVE, PAPER = 0.1, 1.0
 
 @strategy("dsvd", "DSVD-FL")
 class DSVD(ClassAware, Weighted, Pipeline):
-    """Weighted by how alike the updates' singular vectors and values are; ranks follow each client's progress."""
+    """Weighted by the similarity of the updates' singular vectors and values; ranks follow each client's progress."""
 
     exchange: Literal["auto", "full", "factors"] = setting(  # type: ignore[assignment]  # a choice more
         "whether clients send their models, or the truncated singular factors of their updates; "

@@ -27,7 +27,7 @@ from thistle.strategies.steps.evidence import Evidence as EvidenceStep
 
 @strategy("evidence", "Thistle")
 class Evidence(ClassAware, Pipeline):
-    """Clients are judged by their record over all rounds; the geometric median of those that are believed."""
+    """Judges clients by their record over all rounds; the geometric median of those it trusts."""
 
     anchor: Literal["server-data", "majority"] = setting(
         "what a client's record is compared with: the classes of the server's data or, if there are none, "

@@ -17,7 +17,7 @@ from thistle.experiments.settings import Fraction, NonNegative
 
 @attack("constrain-and-scale", "Bagdasaryan et al. 2020", knows="own data")
 class ConstrainAndScale(Stamped):
-    """A backdoor that stays near the model x_t that came; sends γu.
+    """A backdoor that stays near the received model x_t; sends γu.
 
     Minimises αL + (1 − α)‖x − x_t‖. γ = n/f replaces the model of a mean over n clients, f of whom attack. γu is
     projected to a ball of radius `attack.radius`.

@@ -25,7 +25,7 @@ Part = Annotated[int, Field(ge=BY_NUMBER, lt=2**63)]
 class DistributedBackdoor(Stamped):
     """A backdoor in parts: each attacker stamps one of k.
 
-    Attacker i stamps part i mod k. Success is measured with the whole trigger, which nobody trained on.
+    Attacker i stamps part i mod k. Success is measured with the whole trigger, which no attacker trained on.
     """
 
     trigger: TriggerName = setting("the whole trigger; each attacker stamps a part of it", default="distributed")

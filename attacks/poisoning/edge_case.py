@@ -21,7 +21,7 @@ class EdgeCase(PoisoningAttack):
     """Rare images mean class attack.target; sends attack.boost · u.
 
     The first images of each (shuffled) batch are replaced by images drawn from the folder. Every fifth image of the
-    folder is kept from the attackers: success is the share of these that the model takes for the target.
+    folder is kept from the attackers: success is the share of these that the model classifies as the target.
     """
 
     strength: Fraction = setting("the share of each batch that is replaced", default=0.5, declared=(0.25, 0.5))

@@ -16,7 +16,7 @@ SIGMA = "sigma"
 
 @attack("free-rider", "Fraboni et al. 2021", knows="past models")
 class FreeRider(ByMemory):
-    """The federation's last step again, with noise that fades.
+    """Repeats the federation's last step, with noise that fades.
 
     x_t − x_{t−1} + ν σ t^{−γ} ε with ε ~ N(0, I), each for itself: σ is the standard deviation of the first step that
     attackers saw, over its parameters, and t the round. `replay = false`: the noise alone.

@@ -61,7 +61,7 @@ class TargetedLabelFlip(OnData):
 
 @attack("label-flip-dynamic", "Shejwalkar et al. 2022", knows="own data")
 class DynamicLabelFlip(PoisoningAttack):
-    """Trains on each image as the class that the model that came finds least likely."""
+    """Labels each image as the class that the received model finds least likely."""
 
     family = "labels"
     strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))

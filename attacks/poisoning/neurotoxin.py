@@ -16,7 +16,7 @@ from thistle.experiments.settings import Fraction
 
 @attack("neurotoxin", "Zhang et al. 2022", knows="own data")
 class Neurotoxin(Stamped):
-    """A backdoor that spares what the federation moved most.
+    """A backdoor that spares the parameters that the federation moved most.
 
     The share `attack.spared` of the parameters with the largest |x_t − x_s|, s the round in which an attacker was last
     asked, is neither trained nor sent. When they are asked for the first time, nothing is spared.

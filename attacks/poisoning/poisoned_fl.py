@@ -22,7 +22,7 @@ C, ANCHOR, SINCE = "c", "anchor", "since"
 
 @attack("poisoned-fl", "Xie et al. 2025", knows="past models")
 class PoisonedFL(ByMemory):
-    """One fixed random direction in all rounds, as long as the model follows.
+    """One fixed random direction in all rounds while the model follows it.
 
     Sends λ(v ⊙ s). s ∈ {±1}^d is drawn once, from the seed. With g the federation's last step and m the message that
     attackers sent then: v = |g − m‖g‖/‖m‖| divided by its length, so that parameters that others moved get more, and

@@ -28,7 +28,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @attack("white-box", knows="defence")
 class WhiteBox(Searched):
-    """What does the most harm to the experiment's own strategy, found by trying it out.
+    """What harms the experiment's own strategy most, found by trial.
 
     It knows who takes part in the round. With μ the mean of the honest updates and x_0 the first model, the f copies of
     v that all send maximise

@@ -110,7 +110,7 @@ def test_what_cannot_be_verified_is_said_in_one_line(claimed: Path, tmp_path: Pa
     for words, message in (
         (("verify", "nowhere"), "nowhere: no folder there"),
         (("verify", claimed, "--cell", "0.3"), "--cell: belongs to an entry of the leaderboard"),
-        (("verify", claimed, "--set", "rounds=3"), "--set rounds: would be another experiment"),
+        (("verify", claimed, "--set", "rounds=3"), "--set rounds: would change the experiment"),
         (("verify", broken), f"{broken}: cannot be read as an entry"),
         (("leaderboard", tmp_path), "no stress.json there"),
         (("leaderboard", "--docs", tmp_path), "no entries"),

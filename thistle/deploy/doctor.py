@@ -1,4 +1,4 @@
-"""What keeps a federation from starting, found before it starts: one finding a line, with what to do."""
+"""What keeps a federation from starting, found before it starts: one finding per line, with what to do."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_port(host: str, port: int) -> Finding:
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as error:
-        return Finding("port", False, f"{host}:{port}: {error}: is the server up, is a firewall between?")
+        return Finding("port", False, f"{host}:{port}: {error}: is the server running? Is there a firewall?")
     return Finding("port", True, f"{host}:{port} answers")
 
 
@@ -113,7 +113,7 @@ def check_clock(date: str) -> Finding:
     try:
         ahead = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return Finding("clock", False, "the server does not say what time it is")
+        return Finding("clock", False, "the server does not report its time")
     well = -BEHIND < ahead < AHEAD
     text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
     return Finding("clock", well, text if well else f"{text}: the server refuses this; set it right (NTP)")
@@ -123,7 +123,9 @@ def check_versions(body: bytes) -> Finding:
     try:
         theirs = {name: str(json.loads(body)[name]) for name in PACKAGES}
     except (ValueError, KeyError, TypeError):
-        return Finding("versions", False, "the server does not say: is this the gateway of thistle deploy server?")
+        return Finding(
+            "versions", False, "the server does not report them: is this the gateway of thistle deploy server?"
+        )
     ours = versions()
     differ = [
         f"{name} {ours[name]}, there {printable(theirs[name], 30)}" for name in PACKAGES if ours[name] != theirs[name]
@@ -132,7 +134,7 @@ def check_versions(body: bytes) -> Finding:
 
 
 def check_admission(server: str, folder: Path) -> Finding:
-    """Start the node for a moment: only so one learns whether the server takes its key."""
+    """Start the node briefly: the only way to find out whether the server accepts its key."""
     with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
         state = State(Path(scratch) / "node")
         state.create()
@@ -142,7 +144,7 @@ def check_admission(server: str, folder: Path) -> Finding:
         try:
             while time.monotonic() < deadline and node.process is not None:
                 if node.sign in node.said():
-                    return Finding("key", True, "the server takes it")
+                    return Finding("key", True, "the server accepts it")
                 if node.process.poll() is not None:
                     return Finding("key", False, node.explain(node.said()))
                 time.sleep(0.2)
