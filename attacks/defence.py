@@ -86,7 +86,7 @@ class KnownDefence:
         return self._ready.layout.vector(to_state(self.arrays)) - self.first
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
-        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
+        """What its filters offer in closed form: updates of which `copies` pass, farthest along `target`."""
         return self._ready.worst(self.number, honest, copies, target)
 
 

@@ -141,7 +141,7 @@ class PoisoningAttack(Registered):
         return attack
 
     def check(self, classes: int | None) -> None:
-        """Refuse settings that do not fit together, or a task with so many classes (None: not known yet)."""
+        """Refuse settings that do not fit together, or a task with this many classes (None: not known yet)."""
 
     def work_out(self, n: int, f: int) -> float | None:
         """Its strength with f attackers among n clients per round; None: it has none, or finds it as it attacks."""

@@ -34,7 +34,7 @@ from thistle.experiments.runfolder import read_lines  # noqa: E402
 
 FLOATS = 25_000
 MANY = 200
-"""Stock Flower's round takes a second or two with so many clients, and minutes with more."""
+"""Stock Flower's round takes a second or two with this many clients, and minutes with more."""
 WANTED = (1000, 50)
 
 

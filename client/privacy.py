@@ -1,6 +1,6 @@
 """What a client does to its update before anybody sees it: clip it, and add noise of its own.
 
-With noise the reply says nothing else of its data: no loss, no number of examples, no batch-norm statistics.
+With noise the reply reveals nothing else about its data: no loss, no number of examples, no batch-norm statistics.
 """
 
 from __future__ import annotations

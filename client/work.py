@@ -81,7 +81,7 @@ class Work:
 
     @classmethod
     def of(cls, content: RecordDict, client: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Work:
-        """From what was sent to this client, and from what its node says of itself."""
+        """From what was sent to this client, and from what its node reports about itself."""
         torch.set_num_threads(1)
         request = TrainRequest.read(cast(ConfigRecord, content[CONFIG]))
         local = local_terms(experiment, request, node_config)

@@ -63,7 +63,7 @@ def settings_of(cls: type[Registered]) -> type[Section]:
 
 
 class _Made(Section):
-    """What its subclasses mean is said by `setting`, so nobody need look for their source."""
+    """`setting` documents the subclasses' fields, so there is no need to read their source."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 

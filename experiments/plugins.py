@@ -181,7 +181,7 @@ def make_own(name: str, key: str, *arguments: Any) -> Any:
 
 
 def wrong_result(name: str, key: str, wanted: str, made: object) -> UserError:
-    """For whoever called the factory and got something else."""
+    """The error for a factory that made something else."""
     return UserError(f"{key} = {name!r}: should make {wanted}, not {type(made).__name__}")
 
 

@@ -116,7 +116,7 @@ class RunFolder:
             raise UserError(f"run.out: cannot write to {self.path}: {error.strerror}") from None
 
     def check_room(self, model: int) -> None:
-        """Refuse a run that would fill the disk: of a model of so many bytes, checkpoints and the end need copies."""
+        """Refuse a run that would fill the disk: checkpoints and the end need copies of a model of this size."""
         needed, free = COPIES * model + ELSE, shutil.disk_usage(self.path).free
         if free < needed:
             raise UserError(

@@ -108,7 +108,7 @@ class Task(Section):
     shards: Positive = 2
     """Shards per client, for the partition `shards`."""
     min_size: Positive = 1
-    """The fewest images a client may hold; a partition that would give a client fewer is refused."""
+    """The fewest images that a client may hold; a partition that gives a client fewer is refused."""
     server_data: str = "rendered"
     """The server's own data: `none`, `rendered`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `holdout:N`, see
     [Server data](#server-data)."""

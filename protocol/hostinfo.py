@@ -1,4 +1,4 @@
-"""What a host says of itself when the server asks whether it is there."""
+"""What a host reports about itself when the server asks whether it is there."""
 
 from __future__ import annotations
 

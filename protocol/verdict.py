@@ -1,4 +1,4 @@
-"""What became of one client's reply in one round: a line of verdicts.jsonl."""
+"""The outcome of one client's reply in one round: a line of verdicts.jsonl."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Federation:
         """Rounds in a row in which nothing was learnt."""
         self._unsaved: Checkpoint | None = None
         self._open: OpenRound | None = None
-        """The last round, as long as its model is to be evaluated."""
+        """The last round, until its model has been evaluated."""
         self._shares_process = bool(getattr(inner, "runs_clients_here", False))
 
     def run(self) -> None:
@@ -144,7 +144,7 @@ class Federation:
         return min(self.experiment.run.until or self.experiment.rounds, self.experiment.rounds)
 
     def _record(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
-        """A round's line; where its model is to be evaluated, that comes first."""
+        """A round's line, after the evaluation of its model if there is one."""
         if self.evaluation.is_due(line["round"]) or is_spent(self.experiment.stop, line):
             self._open = OpenRound(line, verdicts, self._measure(line["round"]))
             self._close_unless_overlapped()
@@ -187,7 +187,7 @@ class Federation:
     def _look_back(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
         """After a round: what it taught will be saved; where rounds teach nothing, the run has failed.
 
-        Lost rounds are not saved, so that whoever continues the run tries them again.
+        Lost rounds are not saved, so that a continued run tries them again.
         """
         stop = self.experiment.stop
         if not stop.lost_rounds or not is_lost(stop, line):

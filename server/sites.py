@@ -80,7 +80,7 @@ def _note(reply: Message, found: dict[int, Summary]) -> None:
         if text := summary_text(reply.content):
             found[node] = read_summary(text)
     except UserError as error:
-        logger.warning("node %d says nothing of its columns: %s", node, error)
+        logger.warning("node %d does not report its columns: %s", node, error)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Buffers beside the trained vector: combined coordinate by coordinate, so that no minority of clients moves them.
+"""Buffers in addition to the trained vector, combined by coordinate so that no minority of clients moves them.
 
-A client's weight does not count here: whoever lies about its buffers may well have sent honest weights.
+A client's weight does not count here: a client that lies about its buffers may still have sent honest weights.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SMALLEST = 1e-5
 NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median distance from the median."""
 OUTLYING, LEAST = 5.0, 0.1
-"""So many robust deviations from the median is too far; a deviation is at least this much (of a mean: in standard
+"""This many robust deviations from the median is too far; a deviation is at least this much (of a mean: in standard
 deviations; of a variance: in its logarithm), because small differences do no harm."""
 PLAUSIBLE, RATIO = 4.0, 16.0
-"""From a reference: so many standard deviations of the mean, and such a ratio of the variances, are plausible."""
+"""From a reference: this many standard deviations of the mean, and this ratio of the variances, are plausible."""
 STEP, GROWTH = 3.0, 10.0
-"""Without a reference: one round moves a mean by so many standard deviations, a variance by such a factor."""
+"""Without a reference: one round moves a mean by this many standard deviations, a variance by this factor."""
 
 
 @dataclass(frozen=True)

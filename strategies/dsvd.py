@@ -77,7 +77,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
 
     @property
     def by_factors(self) -> bool:
-        """Unless whole updates are to be weighed."""
+        """Unless whole updates are weighed."""
         return self.exchange == "factors" or (self.exchange == "auto" and self.scale == "relative")
 
     def check_settings(self) -> None:

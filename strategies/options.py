@@ -1,4 +1,4 @@
-"""What every pipeline of ours can do besides its rule: each option adds a step, or changes whom to ask for what."""
+"""What all our pipelines can do besides their rule: each option adds a step, or changes what clients are asked."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Options(Named):
         return self.filter == "zeno" or (self.pre.startswith("arc") and self.malicious > 0)
 
     def terms(self) -> dict[str, Value]:
-        """What clients are told besides the model; whoever does not know a key may ignore it."""
+        """What clients are told besides the model; a client that does not know a key may ignore it."""
         told = dict(self.tell)
         if self.report_losses:
             told[REPORT_LOSSES] = True

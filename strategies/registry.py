@@ -45,8 +45,8 @@ class Named(Registered):
         return 1
 
     def always_excludes(self, replies: int) -> tuple[int, str]:
-        """Of so many replies, how many it leaves out in every round, even if all are honest; and the setting that
-        says so, empty where none does."""
+        """Of this many replies, how many it leaves out in every round, even if all are honest; and the setting that
+        says so, empty if none does."""
         return 0, ""
 
     def is_mean(self) -> bool:
@@ -58,7 +58,7 @@ class Named(Registered):
         return ""
 
     def client_defaults(self, experiment: Experiment) -> Mapping[str, Value]:
-        """How clients of this strategy train where the experiment says nothing: `client.` settings by name."""
+        """How clients of this strategy train if the experiment does not say: `client.` settings by name."""
         return {}
 
     def tell_clients(self, experiment: Experiment) -> Mapping[str, Value]:

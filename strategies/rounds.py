@@ -168,7 +168,7 @@ STAGES = ("cut", "filter", "limit", "pre", "aggregate", "control", "head", "rate
 
 
 def stage(step: Step) -> str:
-    """What kind of part this is; a plain function is taken for an aggregator."""
+    """What kind of part this is; a plain function counts as an aggregator."""
     return getattr(step, "stage", "aggregate")
 
 

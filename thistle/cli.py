@@ -1,7 +1,7 @@
 """The command line. Contract: results on stdout, progress and messages on stderr.
 
-Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can put
-right, said in one line; 3 of `verify`: another model, but in another environment; 130 and 143 stopped by Ctrl-C or
+Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can
+fix, explained in one line; 3 of `verify`: another model, but in another environment; 130 and 143 stopped by Ctrl-C or
 SIGTERM, resumable.
 """
 

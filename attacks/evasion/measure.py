@@ -1,4 +1,4 @@
-"""How many images a model still gets right under an attack, all in all and class by class."""
+"""How many images a model still gets right under an attack, in total and by class."""
 
 from __future__ import annotations
 

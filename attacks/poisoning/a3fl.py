@@ -32,7 +32,7 @@ UNLEARNING = Recipe(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay
 RENEWAL = 5
 """θ' is made anew after this many passes."""
 IMAGES = 128
-"""At most so many of a client's images are used for the search."""
+"""The search uses at most this many of a client's images."""
 Side = Annotated[int, Field(ge=1, lt=2**63)]
 
 

@@ -155,7 +155,7 @@ class Defence(Protocol):
         """What the federation has made of its first model so far."""
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
-        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
+        """What its filters offer in closed form: updates of which `copies` pass, farthest along `target`."""
 
 
 class OnUpdate(PoisoningAttack):

@@ -111,7 +111,7 @@ def _first(defence: Defence, panel: Tensor, facts: Facts, target: Tensor) -> Ite
 
 
 def golden_section(harm: Callable[[float], float], evaluations: int) -> None:
-    """Try so many points between −1 and 1, ever closer to where `harm` is largest if it has one maximum there."""
+    """Try this many points between −1 and 1, ever closer to where `harm` is largest if it has one maximum there."""
     low, high = -1.0, 1.0
     points = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
     values = [harm(point) for point in points]

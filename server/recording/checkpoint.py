@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write beside, then rename: whoever is killed in between leaves the previous one whole."""
+    """Write a new file, then rename it: a process killed in between leaves the previous one intact."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = save(
         {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in checkpoint.arrays.items()}

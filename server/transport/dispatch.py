@@ -57,7 +57,7 @@ class Chunk:
 
 
 def balance(messages: Sequence[Message], size: Callable[[int], int], hosts: int, chunk: int) -> list[list[Message]]:
-    """Chunks of equal work: as many as hosts, or (`chunk` > 0) of so many clients each; the largest first."""
+    """Chunks of equal work: as many as hosts, or (`chunk` > 0) of this many clients each; the largest first."""
     ordered = sorted(messages, key=lambda message: -size(message.metadata.dst_node_id))
     if chunk:
         return [ordered[start : start + chunk] for start in range(0, len(ordered), chunk)]

@@ -1,8 +1,8 @@
 """The hosts of a federation: who is there, which clients each of them runs, and who is free.
 
 In a simulation every host runs any client. A deployed node runs the clients that its administrator bound to it or,
-where nobody did, those it asks for first. What a node says of itself is text from elsewhere: bounded, then believed
-only as far as it takes nothing from another.
+without a binding, those it asks for first. What a node reports about itself is untrusted text: its length is bounded,
+and it is accepted only if it takes nothing from another node.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Hosts:
 
 
 def _read(content: RecordDict) -> HostInfo:
-    """What a node says of itself, bounded."""
+    """What a node reports about itself, bounded."""
     record = content.config_records.get(RECORD)
     if record is None or len(content) != 1 or len(record) > MOST_WORDS:
         raise UserError("its answer is not what a Thistle host sends")

@@ -87,7 +87,7 @@ def _dense(places: Tensor, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def critical_weights(updates: Tensor, model: Tensor, last_step: Tensor | None) -> tuple[Tensor, Tensor]:
-    """FedCPA's totals and weights in [0, 1], n values each; only matrix layers' parameters are to be given.
+    """FedCPA's totals and weights in [0, 1], n values each; give it only the parameters of matrix layers.
 
     Total: the mean score against the other clients, plus the score against the last global step, c_g = |(x_t −
     x_{t−1}) ⊙ x_t| (none: 0). Weights: rescaled to [0, 1], cut to [.01, .99], logit + ½, cut to [0, 1]; all totals

@@ -1,7 +1,7 @@
-"""DP-FedAvg: a model from which nobody can tell whether a client took part with its data or with others.
+"""DP-FedAvg: nobody can tell from the model whether a client took part with its own data or with other data.
 
 Each client's update is clipped to length S, the sum gets Gaussian noise, and is divided by the number of clients that
-was asked for, whoever answered. The server sees the updates; who gets the models learns at most ε of a client.
+were asked, not of those that answered. The server sees the updates; the models reveal at most ε about a client.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DPFedAvg(Pipeline):
         return mean(updates) if self.bound == "off" else clipped_mean(updates, None, self.bound)
 
     def epsilon_after(self, rounds: int) -> float:
-        """After so many rounds that gave a model."""
+        """After this many rounds that gave a model."""
         return spent(self.noise, self.sampling, self.num_clients, self.expected, rounds, self.delta)
 
     @property
@@ -169,8 +169,8 @@ class GaussianNoise:
         """What is not in the vector would reach the next model without noise."""
         if layout.buffers:
             raise UserError(
-                f"strategy.noise: the model has {layout.buffers[0].name} and similar buffers, which clients send and no "
-                "noise covers; choose a model without batch norm, such as mlp"
+                f"strategy.noise: the model has {layout.buffers[0].name} and similar buffers, which clients send and "
+                "no noise covers; choose a model without batch norm, such as mlp"
             )
 
     def __call__(self, round: Round, progress: Progress) -> Progress:

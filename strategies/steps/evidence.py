@@ -35,7 +35,7 @@ BOUND = 3.0
 ENOUGH_AGREEMENT = 2.0
 """Agreement beyond this many levels is no merit: who agrees far more than others could push the honest ones out."""
 LEAST_LEVEL = 0.02
-"""Of agreement: below that the server's data say nothing."""
+"""Of agreement: below this, the server's data are not informative."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Evidence:
     memory: int
     """Rounds of a client that its record remembers, so that one who changes is judged anew."""
     anchor: str
-    """Whose word is taken for good: the server's data, or the majority of a round."""
+    """What is trusted: the server's data, or the majority of a round."""
     stage: ClassVar[str] = "aggregate"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:

@@ -278,7 +278,7 @@ class ServerLearning:
     gamma: float
     tau: float
     schedule: str = "constant"
-    """`falling`: γ falls to 0 over so many `rounds`; `late`: there is none in the first ones."""
+    """`falling`: γ falls to 0 over this many `rounds`; `late`: γ is 0 in the first ones."""
     rounds: int = 15
     stage: ClassVar[str] = "learn"
 

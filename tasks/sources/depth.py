@@ -22,7 +22,7 @@ def is_deep(mode: str, form: str | None) -> bool:
 
 
 def widened(values: np.ndarray, bits: int, where: str) -> np.ndarray:
-    """Values of so many bits (8 to 16), as uint16 from black to white."""
+    """Values with this many bits (8 to 16), as uint16 from black to white."""
     most = 2**bits - 1
     if values.size and int(values.max()) > most:
         raise UserError(f"{where} has values above {most}, the most that task.bits = {bits} allows; set task.bits")

@@ -81,7 +81,7 @@ def npz_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _are_images(where: str, arrays: Mapping[str, np.ndarray]) -> bool:
-    """As the array `kind` says; else whatever may be images, by its shape and its values, is taken for images."""
+    """As the array `kind` says; otherwise arrays whose shape and values may be images count as images."""
     if "kind" not in arrays:
         return all(_like_images(arrays[f"x_{split}"]) for split in ("train", "test"))
     kind = str(arrays["kind"])

@@ -413,7 +413,7 @@ def test_who_alternates_attacks_in_every_other_period() -> None:
 
 
 class TestTargetedLabels:
-    """One class is taken for another."""
+    """One class is classified as another."""
 
     def test_only_the_source_is_relabelled(self) -> None:
         labels = torch.tensor([0, 3, 5, 3])

@@ -1,4 +1,4 @@
-"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and which sites somebody should ask."""
+"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and which sites to ask."""
 
 from __future__ import annotations
 

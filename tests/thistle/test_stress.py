@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wait_for(home: Path, runs: int, process: subprocess.Popen[bytes]) -> None:
-    """Until so many runs have had a round."""
+    """Until this many runs have had a round."""
     deadline = time.monotonic() + 300
     while len([path for path in home.glob("*/metrics.jsonl") if path.stat().st_size]) < runs:
         assert process.poll() is None and time.monotonic() < deadline

@@ -26,7 +26,7 @@ class Run:
 
 
 class Reader:
-    """`problems`: what is not as the server wrote it; `notes`: what else an auditor should know."""
+    """`problems`: what differs from what the server wrote; `notes`: what else an auditor should know."""
 
     def __init__(self, folder: Path, key: Ed25519PublicKey) -> None:
         self.folder, self.key = folder, key

@@ -17,7 +17,7 @@ NewOut = Annotated[str, typer.Option("--out", help="The folder for run folders; 
 Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one per core.")]
 OnEngine = Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")]
 KeepReplies = Annotated[
-    bool, typer.Option("--keep-replies", help="Keep every reply for thistle audit verify; each is as large as the model.")
+    bool, typer.Option("--keep-replies", help="Keep every reply for thistle audit verify; each is model-sized.")
 ]
 Out = Annotated[str, typer.Option(help="The folder in which to look for runs by name.")]
 ServerState = Annotated[str, typer.Option(help="The server's state folder, if several servers run here.")]

@@ -93,7 +93,7 @@ def check_port(host: str, port: int) -> Finding:
 
 
 def ask(host: str, port: int, ca: Path) -> tuple[str, bytes] | Finding:
-    """The gateway's date and what it says of itself; or what is wrong with its certificate."""
+    """The gateway's date and what it reports about itself; or what is wrong with its certificate."""
     connection = http.client.HTTPSConnection(
         host, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=ca)
     )

@@ -29,7 +29,7 @@ from thistle.flower_compat import fleet
 BODY = "6m"
 """More than a chunk of Flower's: `fleet.CHUNK`."""
 CONNECTIONS, REQUESTS = 64, 200
-"""An address may have so many connections, and so many requests a second; beyond that: 503, which nodes retry."""
+"""Limits per address: connections, and requests per second. Beyond them: 503, which nodes retry."""
 
 CONFIGURATION = """\
 # Written by `thistle deploy server`; changes here are lost.

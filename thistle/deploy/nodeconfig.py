@@ -1,4 +1,4 @@
-"""What a node says of itself, from command-line options to Flower's --node-config; checked before anything starts."""
+"""A node's report about itself, from command-line options to Flower's --node-config; checked before anything starts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ START = 120.0
 """Seconds that a process has until it answers for the first time."""
 PROBE_EVERY = 5.0
 DEAF = 3
-"""So many probes without an answer, and a process that once answered is taken for dead."""
+"""After this many probes without an answer, a process that once answered counts as dead."""
 GRACE = 10.0
 """Seconds that a process has to end by itself."""
 

@@ -70,7 +70,7 @@ class Run:
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
     quality: Mapping[str, Any]
-    """At the last evaluation: macro-F1, AUC, sensitivity and the like, and the sites' own word."""
+    """At the last evaluation: macro-F1, AUC, sensitivity and similar figures, and the sites' own reports."""
     summary: Mapping[str, Any]
     sites: Mapping[str, Mapping[str, Any]]
     """Of a deployed run, what all rounds so far say of each site."""
@@ -104,7 +104,7 @@ def number(value: Any) -> float | None:
 
 
 def plain(value: Any, deep: int = DEEP) -> Any:
-    """The value as JSON can say it: what is not finite, or nested too deep, is null; dates and the like are text."""
+    """The value in a form that JSON can express: not finite, or nested too deep, is null; dates and such are text."""
     if isinstance(value, dict | list) and deep == 0:
         return None
     if isinstance(value, dict):
@@ -188,7 +188,7 @@ def _outcome(said: Any) -> dict[str, Any]:
 
 
 def _is_deployed(lines: Sequence[dict[str, Any]]) -> bool:
-    """There is no telling what was detected, in so many words: nothing else leaves it out."""
+    """Whether the line says explicitly that detection is unknown: nothing else leaves it out."""
     return bool(lines) and all("detection" in line and line["detection"] is None for line in lines)
 
 

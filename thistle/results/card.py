@@ -93,6 +93,6 @@ def _sites(summary: Mapping[str, Any]) -> Iterator[str]:
 LIMITS = (
     "## Limits",
     "",
-    "- The figures hold for data like the server's test set. Test the model where it shall be used.",
-    "- It is no medical device, and nobody has approved it for diagnosis or treatment.",
+    "- The figures hold for data like the server's test set. Test the model where it will be used.",
+    "- It is not a medical device, and nobody has approved it for diagnosis or treatment.",
 )

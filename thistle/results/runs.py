@@ -25,7 +25,7 @@ class Run:
     """A run and all that it left, finished or not. Numbers are read from its folder whenever they are asked for."""
 
     def __init__(self, folder: Path, model: Path | None = None) -> None:
-        """`model`: the file of the weights, if it is another than the folder's own."""
+        """`model`: the file of the weights, if it is not the folder's own."""
         self.folder = folder
         self._files = RunFolder(folder)
         self._source = model or folder

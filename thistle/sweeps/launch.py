@@ -34,7 +34,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SweepLaunch:
-    """How a sweep is to be carried out."""
+    """How to run a sweep."""
 
     engine: Engine
     jobs: int = 0

@@ -96,7 +96,7 @@ def compare(claim: Claim, again: RunFolder) -> Verdict:
 
 
 def environment_differences(claimed: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What may make other bits of the same experiment. Of a claim that says nothing, nothing is known."""
+    """What may cause other bits from the same experiment; unknown if the claim does not say."""
     if not claimed:
         return []
     pairs = {
