@@ -322,7 +322,7 @@ class TestTable:
             ({"fraction": 0.3}, "attack.fraction = 0.3: nobody attacks with attack.kind = none"),
             ({"clients": "1-3"}, "attack.clients = 1-3: nobody attacks with attack.kind = none"),
             ({"kind": "zero", "fraction": 0.3, "clients": "1"}, "set only one"),
-            ({"kind": "zero", "fraction": 0.001}, "attack.fraction = 0.001: of task.clients = 50 that is nobody"),
+            ({"kind": "zero", "fraction": 0.001}, "attack.fraction = 0.001: that is less than one of task"),
             ({"kind": "mimic", "fraction": 0.3}, "attack.omniscient = true"),
             ({"kind": "zero", "fraction": 0.3, "start": 5, "stop": 4}, "attack.stop = 4: is before attack.start = 5"),
             (

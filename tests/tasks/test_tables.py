@@ -80,7 +80,7 @@ def test_an_unknown_category_is_read_as_missing_and_said(
         (HEAD, [*ROWS, "1,m,0,"], {}, "line 42 has no label in column 'label'"),
         (HEAD, ROWS, {"label": "age", "ignore": "x"}, ""),
         ("age,sex,ward,label", [f"{i},m,0,{i / 7}" for i in range(9)], {}, "regression is not supported"),
-        ("age,age,ward,label", ROWS, {}, "column 'age' is there twice"),
+        ("age,age,ward,label", ROWS, {}, "column 'age' occurs twice"),
         (HEAD, ["inf,m,0,no", *ROWS], {}, "line 2, column 'age': 'inf' is not a finite number"),
         (HEAD, [*ROWS, "old,m,0,no"], {}, r"'old' is not a finite number: correct it, .* or add .* task\.categorical"),
         (HEAD, [f"{i},name {i},0,no" for i in range(300)], {}, r"column 'sex': 'name \d+' is no number, and \d+ diff"),

@@ -123,7 +123,7 @@ def test_a_nodes_config_as_flower_reads_it(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (("0-x", "", "honest", "", []), "not a client id"),
-        (("", "digits", "honest", "", []), "folder:PATH or npz:PATH"),
+        (("", "digits", "honest", "", []), "folder:PATH, npz:PATH"),
         (("", "folder:/does/not/exist", "honest", "", []), "does not exist"),
         (("", "", "evil", "", []), "honest, calibrated or malicious"),
         (("", "", "malicious", "", []), "no such attack"),

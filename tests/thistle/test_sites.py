@@ -161,7 +161,7 @@ def test_names_tell_nodes_apart(tmp_path: Path) -> None:
     members.bind("1", "0-1", True, "North Clinic", "a")
     members.bind("2", "2-9", True, "South", "b")
     members.check_name("North Clinic", but="1")
-    for name, reason in (("North Clinic", "another node is called so"), ("a\nb", "printable"), ("x" * 65, "1 to 64")):
+    for name, reason in (("North Clinic", "another node has this name"), ("a\nb", "printable"), ("x" * 65, "1 to 64")):
         with pytest.raises(UserError, match=reason):
             members.check_name(name, but="2")
     assert members.replies(4, {"1", "2"}) == (4, 2) and members.replies(4, {"2"}) == (2, 1)

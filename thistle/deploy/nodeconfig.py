@@ -43,7 +43,7 @@ def node_config(clients: str, data: str, role: str, attack: str, more: list[str]
 def _own(data: str) -> str:
     kind, _, path = data.partition(":")
     if kind not in FORMS or not path:
-        raise UserError(f"--data {data}: should be PATH after {', '.join(f'{form}:' for form in FORMS)}")
+        raise UserError(f"--data {data}: should be {', '.join(f'{form}:PATH' for form in FORMS)}")
     found = Path(os.path.abspath(os.path.expanduser(path)))
     if not found.exists():
         raise UserError(f"--data {data}: {found} does not exist")
