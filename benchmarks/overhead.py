@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py [--sizes 100,200,500,1000,2000] [--stock-sizes 100,1000]
 
-Stock Flower: one SuperNode a client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
+Stock Flower: one SuperNode per client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
 cohort grid, guard, its own FedAvg, records, checkpoint), only that its clients echo. Seconds from the end of one round
 to the end of the next, in real runs, one after the other; Ray is up before the clock starts.
 """

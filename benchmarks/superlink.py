@@ -118,7 +118,7 @@ def command(port: int) -> list[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
+    """Private home, private Ray on loopback only, one thread per process, nothing sent or fetched."""
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     return {
         **flower_environment(home),

@@ -113,7 +113,7 @@ def measure(subject: Subject, terms: Terms) -> Measured:
 
     torch.set_num_threads(1)
     experiment = subject.experiment
-    device = pick_device("auto")  # where it was trained is no matter
+    device = pick_device("auto")  # it does not matter where it was trained
     classes, test = _test_set(subject, terms.data)
     network = read_network(subject, test.shape, len(classes)).to(device)
     pixels, labels = to_tensors(test, device)

@@ -36,7 +36,7 @@ def watch(
 
 
 def _made(out: str) -> Path:
-    """The folder of all runs; it may be watched before there is a run."""
+    """The folder of all runs; you can watch it before there is a run."""
     folder = Path(out).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ class DiskWatch(Watch):
 
 @dataclass
 class LogWatch(Watch):
-    """Empties logs that have become long; who writes to them appends, and so goes on at the start."""
+    """Empties logs that have become long; their writers append, and so continue at the start."""
 
     logs: Sequence[Path]
     say: Callable[[str], None]

@@ -52,7 +52,7 @@ class Service:
     on_hold: bool = False
     """Not to run for the time being."""
     sign: str = ""
-    """What its log says once it has begun its work: with that and an answer to the probe, it is up."""
+    """What its log says once it has started its work: with that and an answer to the probe, it is up."""
     explain: Callable[[str], str] = last_line
     """What a log means that ended badly."""
     deaths: int = 0
@@ -71,7 +71,7 @@ class Service:
         return shlex.join(self.command)
 
     def look(self) -> list[str]:
-        """See to it that it runs; returns what there is to say about it."""
+        """Make sure that it runs; returns what there is to say about it."""
         now = time.monotonic()
         if self.on_hold:
             self.end(0.0)

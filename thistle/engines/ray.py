@@ -96,7 +96,7 @@ def check_address(address: str) -> None:
 
 
 def _environment(home: Path, app: Path, ray_address: str) -> dict[str, str]:
-    """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
+    """Private home, private Ray on loopback only (or a cluster), one thread per process, nothing sent or fetched."""
     ray = {"RAY_ADDRESS": ray_address} if ray_address else PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
     places = [str(app), os.environ.get("PYTHONPATH", "")]
     return {

@@ -55,7 +55,7 @@ def _board(entries: Entries) -> Iterator[str]:
         ranked = dict(sorted(entries.items(), key=lambda pair: _rank(pair[1], suite, shares)))
         attackers = [f"{100 * share:g} %" for share in shares]
         if suite:
-            yield "### Backdoors\n\nHow often the worst backdoor succeeds, and the accuracy beside it."
+            yield "### Backdoors\n\nHow often the worst backdoor succeeds, and the accuracy with it."
         else:
             yield f"### Worst case\n\nOrdered by the mean over {', '.join(attackers)} attackers."
         yield markdown(["defence", "no attack", *attackers], [_row(one, suite, shares) for one in ranked.values()])

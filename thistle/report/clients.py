@@ -42,7 +42,7 @@ class VerdictLog:
         self.sites: dict[int, str] = {}
 
     def update(self) -> None:
-        """Read to the last whole line; from the start where a resumed run has written the file anew."""
+        """Read to the last whole line; from the start if a resumed run has rewritten the file."""
         path = inside(self.folder, "verdicts.jsonl")
         if path is None:
             return
@@ -86,7 +86,7 @@ class VerdictLog:
 
 @dataclass(frozen=True)
 class Truth:
-    """Who attacked, and in which rounds; unknown until a run has ended, and for ever where real nodes took part."""
+    """Who attacked, and in which rounds; unknown until a run has ended, and always if real nodes took part."""
 
     malicious: frozenset[int]
     start: int = 1

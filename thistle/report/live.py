@@ -136,7 +136,7 @@ async def news(reader: Reader, request: Request) -> AsyncIterator[str]:
 
 
 class Headers:
-    """What a browser is told with every answer: run nothing and ask nobody but this server."""
+    """Headers of every answer: the browser may run nothing else and ask only this server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -113,7 +113,7 @@ def read_facts(subject: Subject) -> Facts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model takes an image for."""
+    """The class that the model gives an image."""
 
     label: str
     probability: float
@@ -122,7 +122,7 @@ class Prediction:
 
 
 class Trained:
-    """A model with all that is needed to use it."""
+    """A model with everything needed to use it."""
 
     def __init__(self, subject: Subject) -> None:
         self.experiment, self.file = subject.experiment, subject.model
@@ -133,7 +133,7 @@ class Trained:
         self.network = read_network(subject, self.shape, len(self.classes)).to(self.device).eval()
 
     def predict(self, images: Picture | Iterable[Picture]) -> list[Prediction]:
-        """One prediction an image."""
+        """One prediction per image."""
         return [self._prediction(row) for row in self.probabilities(images)]
 
     def _prediction(self, row: np.ndarray) -> Prediction:
@@ -146,7 +146,7 @@ class Trained:
         """n × classes, each row sums to 1.
 
         An image is a path, a PIL image or an array; a single array is a whole batch (n×h×w, n×h×w×c or n×c×h×w, uint8,
-        uint16 or floats from 0 to 1). Whatever its size and channels, an image is fitted to what the model was trained
+        uint16 or floats from 0 to 1). An image of any size and channels is fitted to what the model was trained
         on. Other inputs are an array, n×…, as the model sees them; a model of a table also takes the path of one.
         """
         inputs = self._inputs(images)

@@ -1,4 +1,4 @@
-"""Carries out cells, several at once: one thread a job waits for its cell, the main thread shows how far they are."""
+"""Runs cells, several at once: one thread per job waits for its cell; the main thread shows their progress."""
 
 from __future__ import annotations
 

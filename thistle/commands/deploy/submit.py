@@ -146,7 +146,7 @@ def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet
         complain(f"continue with: {again(server, 'resume', experiment.run.name)}")
         return 1
     except KeyboardInterrupt:
-        complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
+        complain(f"the run continues: {_where(follower, experiment)}; stop it with:")
         say(again(server, "stop", experiment.run.name))
         raise
     if not quiet:
