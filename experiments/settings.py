@@ -92,7 +92,7 @@ class Task(Section):
     ignore: str = ""
     """Tables: columns to leave out, such as `patient_id`."""
     test_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """Tables in a single file: the share of the rows, equal for every class, that is kept for testing."""
+    """Tables in a single file: the share of the rows kept for testing, the same for every class."""
     bits: Annotated[int, Field(ge=9, le=16)] = 16
     """How many bits the pixels of images deeper than 8 bits use: 12 in most 16-bit X-ray and CT files."""
     train_size: Natural = 0
@@ -266,7 +266,7 @@ class Stop(Section):
     """The run ends before a round that would exceed this ε, see
     [Differential privacy](security.md#differential-privacy); 0: never."""
     lost_rounds: Natural = 3
-    """The run fails after this many rounds in a row without any progress of the model, see
+    """The run fails after this many rounds in a row in which the model learns nothing, see
     [Runs that fail](#runs-that-fail); 0: never."""
     lost_if_rejected: bool = True
     """Whether a round counts as lost if the guard rejected every reply, or the aggregate. Sweeps and the demo set
