@@ -52,7 +52,7 @@ class Registry(Mapping[str, T]):
         def enter(thing: T) -> T:
             known = self._entries.get(name)
             if known is not None and not _same_file(known.thing, thing):
-                raise ValueError(f"{self.kind} {name!r}: there is one already: {known.about}")
+                raise ValueError(f"{self.kind} {name!r}: already exists: {known.about}")
             self._entries[name] = Entry(thing, about or _described(thing), paper)
             return thing
 

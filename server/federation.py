@@ -212,7 +212,7 @@ class Federation:
         self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
         hosts = [host.info.about() for host in self.grid.hosts.members.values()]
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
-            logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
+            logger.warning("hosts differ, so the same seed may give slightly different results: %s", hosts)
         write_json(self.folder.environment, environment(hosts))
         self.grid.on_reply.append(self._show_first_failure)
         self.folder.set_status("running")
@@ -316,7 +316,7 @@ class Federation:
         self.arrays, problem = cast_aggregate(aggregate, self.arrays, self.layout)
         line: dict[str, Any] = {"train_loss": sum(losses) / len(losses), "seconds_defence": defence}
         if problem:
-            logger.warning("round %d: the model stays: %s", number, problem)
+            logger.warning("round %d: the model is unchanged: %s", number, problem)
             line["kept"] = problem
         said = metrics if isinstance(metrics, Mapping) else {}
         own = {key: value for key, value in said.items() if isinstance(value, int | float)}
@@ -379,7 +379,7 @@ class Federation:
             logger.warning("%s taught the model nothing; the last, round %d: %s", count, last["round"], last["kept"])
         if recorder.score and recorder.score.every_attacker_failed:
             failures = recorder.score.failed_attackers
-            logger.warning("every attacker failed, %d times in all: nobody attacked (see verdicts.jsonl)", failures)
+            logger.warning("every attacker failed, %d times in total: nobody attacked (see verdicts.jsonl)", failures)
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())

@@ -324,7 +324,7 @@ class Pipeline(Options, FedAvg):
         try:
             self.check_count(replies)
         except UserError as error:
-            logger.warning("The model stays: %s", str(error).removeprefix("strategy."))
+            logger.warning("The model is unchanged: %s", str(error).removeprefix("strategy."))
             return False
         return True
 
@@ -333,7 +333,7 @@ class Pipeline(Options, FedAvg):
         (record,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
         node = reply.metadata.src_node_id
         if record.keys() != {entry.name for entry in self.layout.entries}:
-            raise ValueError(f"node {node}: its arrays are not those of the model that was sent")
+            raise ValueError(f"node {node}: its arrays do not match the model that was sent")
         arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
         for entry in self.layout.entries:
             if arrays[entry.name].shape != entry.shape:

@@ -63,7 +63,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
                 raise ValueError("its sum does not match")
             return Checkpoint(state["round"], load(tensors), state["plain"])
         except (OSError, ValueError, KeyError) as error:
-            logger.warning("checkpoint %s is broken and passed over: %s", path.name, error)
+            logger.warning("checkpoint %s is broken and was skipped: %s", path.name, error)
     return None
 
 

@@ -145,7 +145,7 @@ class Dispatch:
             self.suspects.update(chunk.ids)
             reason = f"its process died under it, {lived:.0f} s after it was sent"
             return [Reply.to(chunk.messages[0], reason)]
-        logger.warning("host %d died with clients %s: each is tried alone", host, _some(chunk.ids))
+        logger.warning("host %d died with clients %s: each will be retried alone", host, _some(chunk.ids))
         tries = chunk.tries + alone
         self.queue.extendleft(Chunk([message], chunk.host, tries) for message in reversed(chunk.messages))
         self.retried += len(chunk.messages)

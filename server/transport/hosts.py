@@ -124,7 +124,7 @@ class Hosts:
 
     def _leave_out_who_claims_nothing(self) -> None:
         for node in [node for node, host in self.members.items() if not host.claim]:
-            logger.warning("%s is left out: it claims no clients, others do", self.called(node))
+            logger.warning("%s is left out: it claims no clients, but others do", self.called(node))
             del self.members[node]
 
     def see(self, nodes: Iterable[int]) -> list[int]:

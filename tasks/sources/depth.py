@@ -38,7 +38,7 @@ def in_eight_bits(image: Image.Image, mode: str, bits: int = 16) -> Image.Image:
     """The picture as `mode` ("L" or "RGB")."""
     deep = is_deep(image.mode, image.format)
     if image.mode in DEEPER and not deep:
-        raise ValueError("32 bits a pixel: save it with 8 or 16")
+        raise ValueError("32 bits per pixel: save it with 8 or 16")
     if deep:
         image = Image.fromarray((levels(image, bits, "the image") >> 8).astype(np.uint8))
     return image.convert(mode)

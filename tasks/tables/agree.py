@@ -137,7 +137,7 @@ def read_summary(text: str) -> dict[str, Summed]:
 
 def _short(name: Any) -> str:
     if not isinstance(name, str) or not name.isprintable() or len(name) > LONGEST:
-        raise ValueError("a name is no short text")
+        raise ValueError("a name is not a short text")
     return name
 
 

@@ -126,7 +126,7 @@ def test_a_deep_pgm_is_scaled_too(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_pictures_without_a_scale_are_refused(cache: Path, tmp_path: Path, dtype: type) -> None:
-    with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits a pixel: save it with 8 or 16\)"):
+    with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits per pixel: save it with 8 or 16\)"):
         read_source(f"folder:{folder(tmp_path / 'set', test__b__1=deep(dtype, 5, 'TIFF'))}")
 
 

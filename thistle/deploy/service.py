@@ -116,7 +116,7 @@ class Service:
         if not too_quiet:
             return []
         self.end(0.0)
-        return self._died("did not answer, and was ended")
+        return self._died("did not answer and was stopped")
 
     def _died(self, how: str) -> list[str]:
         """It will be started again after a pause; the same reason is not told twice."""
@@ -126,7 +126,9 @@ class Service:
         self._not_before = time.monotonic() + pause
         self.end(0.0)
         before, self._reason = self._reason, f"{self.name} {how} ({self.explain(self.said())})"
-        return [] if self._reason == before else [f"{self._reason}; starts again in {pause:.0f} s, and so on"]
+        return (
+            [] if self._reason == before else [f"{self._reason}; restarts in {pause:.0f} s, and repeatedly if needed"]
+        )
 
     def said(self) -> str:
         """Its log since it was started: the end of it, if that is long."""

@@ -180,7 +180,7 @@ def read_entry(path: Path) -> Entry:
                 int(run["seed"]), str(run["model_sha256"]), float(run["final_accuracy"])
                 dict(entry["environments"][run["environment"]])
         if not {*entry["worst"].values()} <= {cell["cell"] for cell in entry["cells"]}:
-            raise ValueError("worst names a cell that is not there")
+            raise ValueError("worst names a cell that does not exist")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, UserError) as error:
         raise UserError(f"{path}: cannot be read as an entry of the leaderboard: {error!r}") from None
     return entry

@@ -130,7 +130,7 @@ def read_object(folder: Path, name: str, problems: list[str]) -> dict[str, Any]:
     path = inside(folder, name)
     if path is None:
         if (folder / name).is_symlink():
-            problems.append(f"{name}: is a link that leads out of the run folder; not read")
+            problems.append(f"{name}: is a link that leads out of the run folder, so it was not read")
         return {}
     value = parse(path.read_bytes())
     if value is None:
@@ -238,7 +238,7 @@ def _rounds(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     path = inside(folder, "metrics.jsonl")
     if path is None:
         if (folder / "metrics.jsonl").is_symlink():
-            problems.append("metrics.jsonl: is a link that leads out of the run folder; not read")
+            problems.append("metrics.jsonl: is a link that leads out of the run folder, so it was not read")
         return []
     rounds, damaged = {}, 0
     for text in path.read_bytes().split(b"\n")[:-1]:
@@ -248,7 +248,7 @@ def _rounds(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
         else:
             rounds[line["round"]] = line
     if damaged:
-        problems.append(f"metrics.jsonl: {damaged} damaged line{'s' if damaged > 1 else ''} passed over")
+        problems.append(f"metrics.jsonl: {damaged} damaged line{'s' if damaged > 1 else ''} skipped")
     return [rounds[one] for one in sorted(rounds)]
 
 

@@ -58,7 +58,7 @@ def _training(subject: Subject, summary: Mapping[str, Any], folder: RunFolder) -
     yield f"- Network: `{x.model.name}`; strategy: `{x.strategy.name}`; seed: {x.seed}"
     yield f"- Rounds: {summary.get('rounds', '–')}"
     if x.attack.kind != "none":
-        yield f"- Attacked on purpose: `{x.attack.kind}`; this is an experiment, not a model to use"
+        yield f"- Attacked on purpose: `{x.attack.kind}`. This is an experiment, not a model to use"
     yield f"- Made with {made or 'unknown versions'}; every setting is in `experiment.toml` of the run folder"
     yield ""
 
