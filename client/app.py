@@ -81,13 +81,13 @@ def _make_ready(request: TrainRequest, context: Context) -> tuple[torch.device, 
 
 @app.query(COLUMNS)
 def columns(message: Message, context: Context) -> Message:
-    """Sum up the columns of the node's own table, so that all sites can read theirs alike."""
+    """Sum up the columns of the node's own table, so that all sites read theirs in the same way."""
     return Message(summary_records(summary_of(experiment_of(context), context.node_config)), reply_to=message)
 
 
 @app.evaluate(ACTION)
 def evaluate_cohort(message: Message, context: Context) -> Message:
-    """How good the model is on what this host holds out of its own data: one answer for the client that was asked."""
+    """How good the model is on this host's own held-out data: one answer for the client that was asked."""
     torch.set_num_threads(1)
     contents = unpack_request(message.content)
     experiment = experiment_of(context)

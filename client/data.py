@@ -96,6 +96,6 @@ def _in_shape(images: Images, shape: Shape) -> Images:
 
 
 def summary_of(experiment: Experiment, node_config: Mapping[str, Value]) -> str:
-    """What this node says of the columns of its own table; empty: it has none."""
+    """What this node reports about the columns of its table; empty: it has no table."""
     source = str(node_config.get(OWN, ""))
     return write_summary(summarise(Wanted(source, options=experiment.task))) if is_table(source) else ""

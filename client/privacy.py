@@ -1,4 +1,4 @@
-"""What a client does to its update before anybody sees it: clip it, and add noise of its own.
+"""What a client does to its update before anybody sees it: clip it, and add noise.
 
 With noise the reply reveals nothing else about its data: no loss, no number of examples, no batch-norm statistics.
 """

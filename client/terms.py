@@ -40,7 +40,7 @@ def _check_calibration(client: Client) -> None:
     if client.calibration_in != "both" and not chosen.in_examples:
         raise UserError(
             f"client.calibration-in = {client.calibration_in}: with client.calibration = {client.calibration} "
-            "there is no such choice; use both"
+            "this choice does not exist; use both"
         )
     if client.logit_scale != 1 and not chosen.scales:
         scaling = " or ".join(name for name, one in CALIBRATIONS.items() if one.scales)

@@ -1,4 +1,4 @@
-"""What every kind of client does alike: read its message, find its data, load the model, reply.
+"""What all kinds of clients have in common: read its message, find its data, load the model, reply.
 
 A process hosts many clients one after the other: the task, the network and nothing else are kept.
 """

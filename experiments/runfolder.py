@@ -92,7 +92,7 @@ class RunFolder:
         return self.path / "code"
 
     def secret(self) -> int:
-        """What a deployed run draws its noise from: its own, and nobody else's to read."""
+        """The secret that a deployed run draws its noise from; nobody else can read it."""
         path = self.path / "noise.key"
         if not path.is_file():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

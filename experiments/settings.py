@@ -210,7 +210,7 @@ class Client(Section):
 
     @property
     def plain(self) -> bool:
-        """Whether this is nothing but SGD on the cross-entropy of the images as they are."""
+        """Whether this is only SGD on the cross-entropy of unchanged images."""
         return self.objective == "standard" and self.calibration == "none" and not self.augment
 
     @property

@@ -109,7 +109,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:  # not about a file of the user's: a fault of ours, to be shown whole
+        if error.filename is None:  # not about a user's file: our own fault, so show it in full
             raise
         complain(f"{error.filename2 or error.filename}: {error.strerror}")
         sys.exit(2)

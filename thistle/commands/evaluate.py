@@ -99,7 +99,7 @@ class Measured:
 
 
 def measure(subject: Subject, terms: Terms) -> Measured:
-    """What clinicians ask of it, and accuracy under every attack, all in all and class by class."""
+    """What clinicians ask of it, and accuracy under every attack, in total and by class."""
     import torch
 
     from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors

@@ -78,7 +78,7 @@ class Follower:
         self._last = ""
 
     def follow(self) -> None:
-        """Returns when the run has finished; raises where it has not."""
+        """Returns when the run has finished; raises if it fails."""
         ear = Ear(self.flwr, self.run_id)
         try:
             while not self._is_over(ear):

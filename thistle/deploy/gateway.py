@@ -95,7 +95,7 @@ def find_nginx() -> str:
 
 
 def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
-    """nginx in the foreground, in a folder of its own."""
+    """nginx in the foreground, in its own folder."""
     nginx = find_nginx()
     if not nginx:
         raise UserError(

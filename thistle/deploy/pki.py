@@ -151,7 +151,7 @@ def public_line(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def shown_fingerprint(public: bytes) -> str:
-    """As `ssh-keygen -l` shows it: to be compared by telephone."""
+    """As `ssh-keygen -l` shows it, to compare by telephone."""
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 

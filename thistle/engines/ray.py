@@ -1,4 +1,4 @@
-"""The Ray engine: a process of ours in which Flower's Simulation Runtime carries out runs, one after the other.
+"""The Ray engine: our process in which Flower's Simulation Runtime carries out runs, one after the other.
 
 It starts with the command, so that Ray and its workers warm up while the experiment is still checked; they stay until
 the command ends, and all its runs share them. The keeper starts it, and cleans up after it.

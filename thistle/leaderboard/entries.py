@@ -148,7 +148,7 @@ def _name(suite: str, fraction: float, attack: str = "") -> str:
 
 
 def board_of(entry: Mapping[str, Any]) -> str:
-    """Entries of one board can be compared: all but the defence is the same."""
+    """Entries of one board can be compared: everything except the defence is the same."""
     shared = {key: value for key, value in entry["experiment"].items() if not key.startswith("strategy.")}
     plain = json.dumps([entry["suite"], shared], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:8]

@@ -22,7 +22,7 @@ CELLS = 2_000_000
 DETAILED = 250_000
 """Cells up to which each one carries its score."""
 NOTES = 255
-"""Different reasons that are told apart."""
+"""How many different reasons are distinguished."""
 BINS = 40
 
 

@@ -184,7 +184,7 @@ def make_app(roots: Sequence[Path], host: str) -> FastAPI:
         task.cancel()
 
     app = FastAPI(lifespan=watching, docs_url=None, redoc_url=None, openapi_url=None)
-    if host in LOCAL:  # a page from elsewhere cannot call us by a name of its own that leads here
+    if host in LOCAL:  # a foreign page cannot reach us under its own name
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]", "["])
     app.add_middleware(Headers)
 

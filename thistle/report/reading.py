@@ -172,7 +172,7 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def _sites(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What is there of them: damaged counts are none."""
+    """Those that exist: damaged counts are left out."""
     outcomes = [{"sites": {name: _outcome(said) for name, said in one.items()}} for one in _dicts(lines, "sites")]
     return tally(outcomes)
 
@@ -281,7 +281,7 @@ def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
 
 
 def _quality(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the last line that has it; whatever is no number where one belongs becomes nothing."""
+    """Of the last line that has it; anything that should be a number but is not becomes nothing."""
     known = (line for line in reversed(lines) if isinstance(line.get("sensitivity"), list))
     line: dict[str, Any] = next(known, {})
     found: dict[str, Any] = {name: number(line.get(name)) for name in QUALITY}

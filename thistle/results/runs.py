@@ -206,7 +206,7 @@ def open_run(run: str | Path, out: str | Path = "runs") -> Run:
 
 
 def load_run(run: str | Path, out: str | Path = "runs") -> Run:
-    """A run whose final model is there and can be used: by folder, by name below `out`, or by its model's file."""
+    """A run whose final model exists and can be used: by folder, by name below `out`, or by its model's file."""
     path = Path(run).expanduser()
     found = Run(path.resolve().parent, path.resolve()) if path.suffix == ".safetensors" else open_run(run, out)
     _ = found.trained

@@ -11,7 +11,7 @@ rounds = 30
 [axes]                                # every value with every other
 attack.fraction = [0.0, 0.3, 0.6]
 
-[zip.defence]                         # settings that change together: one axis with a name of its own
+[zip.defence]                         # settings that change together: one axis with its own name
 labels = ["FedAvg", "RoFSL, γ = 0.5"]
 strategy.name = ["fedavg", "rofsl"]
 strategy.gamma = ["default", 0.5]

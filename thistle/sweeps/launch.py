@@ -106,7 +106,7 @@ def with_workers(cell: Cell, engine: Engine, jobs: int) -> Cell:
 
 @contextmanager
 def carriers(engine: Engine, jobs: int, runtime: Runtime) -> Iterator[list[Carry]]:
-    """A process for each job; with Ray, each has a Ray of its own."""
+    """A process for each job; with Ray, each has its own Ray."""
     if engine is Engine.RAY:
         with ExitStack() as stack:
             yield [stack.enter_context(engine_for(engine, runtime)) for _ in range(jobs)]

@@ -165,7 +165,7 @@ class Scheduler:
 
 
 def prepare(cell: Cell) -> None:
-    """The folder as a run wants to find it: there, its own, and nobody else's."""
+    """Prepare the folder for a run: it exists and belongs to this run alone."""
     folder = cell.folder
     folder.create(again=True)
     check_folder(cell)

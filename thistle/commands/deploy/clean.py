@@ -25,7 +25,7 @@ def clean(
         found = [State(path.parent) for path in sorted([*root().glob("*/flwr"), *root().glob("local/*/flwr")])]
     for place in found:
         if not state and place.is_held():
-            say(f"{place.path}: in use, left as it is")
+            say(f"{place.path}: in use, left unchanged")
             continue
         for line in clean_state(place):
             results.print(line, markup=False, soft_wrap=True)

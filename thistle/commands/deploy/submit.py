@@ -91,7 +91,7 @@ def clip_line(experiment: Experiment) -> str:
 
 
 def for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
-    """With a run folder beside the ServerApp, which works in a folder of its own."""
+    """With a run folder next to the ServerApp, which works in its own folder."""
     usual = str(server.runs)
     if not out and experiment.run.out not in (str(Path(Run().out).resolve()), usual):
         raise UserError(f"run.out = {experiment.run.out!r}: set the server's folder for runs with --out")
