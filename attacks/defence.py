@@ -117,7 +117,7 @@ def check_defence(experiment: Experiment) -> None:
 
 
 def _cannot_be_tried_out(experiment: Experiment, name: str) -> UserError:
-    why = "aggregates in a way of its own and cannot be tried out"
+    why = "aggregates in its own way and cannot be tried out"
     return UserError(f"attack.kind = {experiment.attack.kind}: {name} {why}; use a strategy of Thistle's own")
 
 

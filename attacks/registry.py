@@ -83,7 +83,7 @@ Suite = Literal["standard", "backdoor", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class Attacker:
-    """One of those who attack."""
+    """One attacker."""
 
     client: int
     seed: int

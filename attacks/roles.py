@@ -91,7 +91,7 @@ def remembers(attack: Attack) -> bool:
 
 
 def part_of(attack: Attack, client: int, clients: int, seed: int) -> Attack:
-    """What this one does of the attack, where every attacker has a part of its own."""
+    """This attacker's part of the attack, if each has its own part."""
     if not find(attack.kind).has_parts:
         return attack
     known = numbers(attack, clients, seed)

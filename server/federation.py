@@ -73,7 +73,7 @@ class Federation:
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
         self.facts = task_facts(task.dataset.classes, task.shape, task.dataset.scheme)
-        """What a node with data of its own must know of the task."""
+        """What a node with its own data must know about the task."""
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         test = task.dataset.test

@@ -95,7 +95,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
 
 @dataclass(frozen=True)
 class SimilarityWeighting:
-    """DSVD-FL's aggregator: softmax of how alike each update is to the others, times the prior."""
+    """DSVD-FL's aggregator: softmax of each update's similarity to the others, times the prior."""
 
     alpha: tuple[float, ...] | None
     """α₁, α₂, α₃; None: adapted in every round."""

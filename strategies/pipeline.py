@@ -177,7 +177,7 @@ class Pipeline(Options, FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message per sampled client; those who are asked for the same have the same content."""
+        """One message per sampled client; clients with the same request have the same content."""
         self.verdicts = {}
         if self.fraction_train == 0.0:
             return []

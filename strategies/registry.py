@@ -85,7 +85,7 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
 
 
 def with_settings(cls: type[T]) -> type[T]:
-    """The class as a dataclass, so that its settings are arguments too; one that is a dataclass stays as it is."""
+    """The class as a dataclass, so that its settings are arguments too; a dataclass is left unchanged."""
     is_made = "__dataclass_fields__" in vars(cls)
     return cls if is_made else dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 

@@ -20,7 +20,7 @@ from thistle.tasks.training import Loss, at_once
 
 LEAST = 160_000_000
 """Multiplications in a part: some ten milliseconds' worth. With half as many, the parts of a batch of the CIFAR CNN
-cost a fifth more than the whole batch; as it is, next to nothing more."""
+cost a fifth more than the whole batch; as it is, almost nothing more."""
 FEWEST, MOST = 3, 16
 """Parts of a batch; fewer are not worth it."""
 LIGHT = 100

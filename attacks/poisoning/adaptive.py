@@ -1,4 +1,4 @@
-"""For servers that check updates against a gradient of their own."""
+"""For servers that check updates against their own gradient."""
 
 from __future__ import annotations
 

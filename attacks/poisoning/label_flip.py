@@ -71,7 +71,7 @@ class DynamicLabelFlip(PoisoningAttack):
         return Poison(rate=self.strength, aim=self.aim)
 
     def aim(self, model: nn.Module, pixels: Tensor, labels: Tensor, past: Past, generator: torch.Generator) -> Aimed:
-        """The model changes as it is trained: what it said before is asked of a copy."""
+        """The model changes during training, so a copy gives its earlier predictions."""
         came = copy.deepcopy(model).eval()
 
         def flipped(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ class Poison:
     drawn: DrawnCollusion | None = None
     """A collusion with noise of each colluder's own."""
     panel: int | None = None
-    """How many trainings the collusion wants to see, again and again by those who are few; None: up to five."""
+    """How many trainings the collusion needs; few attackers train repeatedly. None: up to five."""
 
     @property
     def changes_update(self) -> bool:
@@ -127,7 +127,7 @@ class Facts:
     number: int = 1
     """Of the round."""
     defence: Defence | None = None
-    """For those who know the rule, or the whole defence."""
+    """For attackers that know the rule, or the whole defence."""
     seed: int = 0
     """Of the experiment: attackers draw from it what they must have in common."""
 

@@ -1,4 +1,4 @@
-"""The attack of those who know all: the whole defence with its settings, data and state, and honest clients."""
+"""The attack with full knowledge: the whole defence with its settings, data and state, and honest clients."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest that is whole; None where there is none."""
+    """The newest complete one; None if there is none."""
     for path in reversed(_all(folder)):
         try:
             state = json.loads((path / "state.json").read_bytes())

@@ -75,7 +75,7 @@ class Detection:
 
     @property
     def every_attacker_failed(self) -> bool:
-        """Whether none of those who should have attacked sent anything."""
+        """Whether no client that should have attacked sent anything."""
         return self.failed_attackers > 0 and not self.whole.attacks
 
     def counts(self) -> dict[str, Any]:

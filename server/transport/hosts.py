@@ -41,7 +41,7 @@ class Host:
     info: HostInfo
     claim: str
     name: str
-    """What the administrator calls it or, where there is none, what it calls itself."""
+    """The administrator's name for it or, without one, its own."""
     own_data: bool = False
     """Whether its clients train on data of its own, and not on shares of the experiment's task."""
     present: bool = True
@@ -101,7 +101,7 @@ class Hosts:
         self.members[node] = Host(info, wanted.clients, self._name(node, wanted.name), wanted.own_data)
 
     def _name(self, node: int, wanted: str) -> str:
-        """As wanted; its number where it has none, or where another node is called so."""
+        """The wanted name; its number if it has none, or if another node has that name."""
         taken = {host.name for other, host in self.members.items() if other != node}
         return wanted if wanted and wanted not in taken else f"node {node}"
 

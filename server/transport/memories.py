@@ -1,4 +1,4 @@
-"""What simulated attackers remember, carried for them: a simulated client has no place of its own.
+"""What simulated attackers remember, kept for them: a simulated client has no storage.
 
 It keeps what attackers wrote down last, in common, and for each of them how often it was asked; both go along with the
 next request to an attacker, and into the checkpoint. No decision of the server's looks into it. Only evaluations do,

@@ -105,7 +105,7 @@ class RemoteGrid(GridAround):
         return replies
 
     def _watch(self, name: str, letter: Letter) -> None:
-        """Pull until the reply is there or nobody wants it any more."""
+        """Pull until the reply arrives or nobody needs it any more."""
         began = time.monotonic()
         try:
             while name in self._letters:

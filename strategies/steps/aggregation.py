@@ -1,4 +1,4 @@
-"""From the kept updates to one change of the model, by any rule that needs nothing but the updates."""
+"""From the kept updates to one change of the model, by any rule that needs only the updates."""
 
 from __future__ import annotations
 

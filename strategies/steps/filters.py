@@ -22,7 +22,7 @@ from thistle.strategies.steps.share import MaliciousShare
 from thistle.strategies.steps.words import against_cut
 
 HALF = 0.5
-"""The share that θ "auto" is taken to drop by those who attack it."""
+"""The share that attackers assume θ "auto" to drop."""
 SLACK = 1e-3
 """How far inside of the bound they stay: scores are rounded, and equal ones are dropped by client id."""
 

@@ -20,7 +20,7 @@ KEY = "model.name"
 
 
 def check_model(name: str) -> None:
-    """Refuse a name that is neither one of ours nor the user's own, offering the nearest."""
+    """Refuse a name that is neither one of ours nor the user's own, and suggest the nearest."""
     if not is_own(name):
         MODELS.find(name, KEY)
 

@@ -148,7 +148,7 @@ def to_pixels(where: str, name: str, x: np.ndarray, bits: int = 16) -> np.ndarra
     return pixels
 
 
-ELSE = "what is no image needs an array kind = 'values'"
+ELSE = "anything but images needs an array kind = 'values'"
 
 
 # -- labels

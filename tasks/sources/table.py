@@ -20,7 +20,7 @@ from thistle.tasks.tables.read import Options, Table, in_order, read_table
 from thistle.tasks.tables.scheme import Scheme
 
 FORMS = ("csv", "parquet")
-NEEDS = "there is no train.csv; only nodes with tables of their own can say it (thistle deploy node --data)"
+NEEDS = "there is no train.csv; only nodes with their own tables can supply it (thistle deploy node --data)"
 
 
 @SOURCES.add(

@@ -71,7 +71,7 @@ def _summed(table: Table, name: str, categorical: bool, least: int) -> Summed:
         raise table.fault(
             name,
             list(table.columns[name]).index(stray),
-            f"is no number, and {len(counts)} different texts are too many for categories (at most {CATEGORIES}): "
+            f"is not a number, and {len(counts)} different texts are too many for categories (at most {CATEGORIES}): "
             "correct it, or add the column to task.ignore",
         )
     shared = [
