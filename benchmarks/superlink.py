@@ -73,7 +73,7 @@ class PrivateSuperLink:
         raise EngineError(f"the SuperLink did not answer within {START:.0f} s: {self.last_words()}")
 
     def _answers(self) -> bool:
-        """Asked directly: a proxy that the environment names knows nothing of this machine's loopback."""
+        """Asked directly: a proxy from the environment cannot reach this machine's loopback."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
             connection.request("GET", "/health")

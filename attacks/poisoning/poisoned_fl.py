@@ -27,7 +27,7 @@ class PoisonedFL(ByMemory):
     Sends λ(v ⊙ s). s ∈ {±1}^d is drawn once, from the seed. With g the federation's last step and m the message that
     attackers sent then: v = |g − m‖g‖/‖m‖| divided by its length, so that parameters that others moved get more, and
     λ = c‖g‖. Every `every` rounds: if the model's change agrees in sign with s no more often than chance does (the 99 %
-    quantile of the binomial distribution), c ← 0.7c. Before anything is known of g, attackers send honest updates;
+    quantile of the binomial distribution), c ← 0.7c. Until attackers know g, they send honest updates;
     where g is m itself but for its length, all parameters get the same.
     """
 
