@@ -97,7 +97,7 @@ class DPFedAvg(Pipeline):
         client, clients = experiment.client, experiment.task.clients
         needs = {
             "strategy.bound": (self.bound, self.bound != "off", "with noise, updates must be clipped; give a length"),
-            "client.clip": (client.clip, isinstance(client.clip, str), "goes by all clients' lengths; use off"),
+            "client.clip": (client.clip, isinstance(client.clip, str), "uses all clients' lengths; use off"),
             "strategy.filter": (self.filter, self.filter == "none", "judges updates before the noise; use none"),
             "strategy.pre": (self.pre, self.pre == "none", "mixes updates before the noise; use none"),
             "strategy.reputation": (self.reputation, not self.reputation, "samples by what clients sent; use false"),

@@ -162,7 +162,7 @@ def test_any_cell_of_an_entry_can_be_verified(stressed: Path, tmp_path: Path) ->
     path = write_entry(make_entry(stressed / "fedavg"), tmp_path)
     entry = read_entry(path)
     code, said, _ = cli("verify", path, "--cell", "0.5", "-q")
-    assert code == 0 and "seed 1: same model to the bit" in said and "2 of 2 are the same" in said
+    assert code == 0 and "seed 1: same model to the bit" in said and "2 of 2 are identical" in said
     lied = next(cell for cell in entry["cells"] if cell["cell"] == "none")
     lied["runs"][0]["final_accuracy"] = 0.999
     lying = tmp_path / "lying.json"
