@@ -348,7 +348,7 @@ class Wrong(Pipeline):
         (lambda: RoFSL(model=plain()), "needs server data: RoFSL(server_data=(x, y), model=…)"),
         (
             lambda: RoFSL(model=with_batch_norm(), server_data=server_digits()),
-            "RoFSL: the model's 9 arrays are not the 2 that are sent: give the model they belong to",
+            "RoFSL: the model's 9 arrays do not match the 2 that are sent: give the model they belong to",
         ),
         (
             lambda: FLTrust(model=nn.Linear(64, 9), server_data=server_digits()),
