@@ -60,7 +60,7 @@ def _check_who(attack: Attack, clients: int) -> None:
         raise UserError(f"attack.fraction = {attack.fraction:g} and attack.clients = {attack.clients!r}: set only one")
     if attack.fraction and round(attack.fraction * clients) == 0:
         raise UserError(
-            f"attack.fraction = {attack.fraction:g}: of task.clients = {clients} that is nobody; "
+            f"attack.fraction = {attack.fraction:g}: that is less than one of task.clients = {clients}; "
             f"use at least {1 / clients:g}"
         )
 

@@ -71,7 +71,7 @@ class KnownDefence:
         return self._ready.try_out(self.number, rows, ids[order].tolist()).step
 
     def _ids(self, honest: int, malicious: int) -> list[int]:
-        """Clients that the server knows, where the attackers do; elsewhere nobody's."""
+        """Clients that the server knows if the attackers know them; otherwise ids that no client has."""
         known = [*self.honest[:honest], *self.malicious[:malicious]]
         strangers = range(STRANGERS, STRANGERS + honest + malicious)
         return known if len(known) == honest + malicious else list(strangers)
@@ -86,7 +86,7 @@ class KnownDefence:
         return self._ready.layout.vector(to_state(self.arrays)) - self.first
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
-        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
+        """What its filters offer in closed form: updates of which `copies` pass, farthest along `target`."""
         return self._ready.worst(self.number, honest, copies, target)
 
 
@@ -117,7 +117,7 @@ def check_defence(experiment: Experiment) -> None:
 
 
 def _cannot_be_tried_out(experiment: Experiment, name: str) -> UserError:
-    why = "aggregates in a way of its own and cannot be tried out"
+    why = "aggregates in its own way and cannot be tried out"
     return UserError(f"attack.kind = {experiment.attack.kind}: {name} {why}; use a strategy of Thistle's own")
 
 

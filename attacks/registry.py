@@ -83,7 +83,7 @@ Suite = Literal["standard", "backdoor", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class Attacker:
-    """One of those who attack."""
+    """One attacker."""
 
     client: int
     seed: int
@@ -141,7 +141,7 @@ class PoisoningAttack(Registered):
         return attack
 
     def check(self, classes: int | None) -> None:
-        """Refuse settings that do not fit together, or a task with so many classes (None: not known yet)."""
+        """Refuse settings that do not fit together, or a task with this many classes (None: not known yet)."""
 
     def work_out(self, n: int, f: int) -> float | None:
         """Its strength with f attackers among n clients per round; None: it has none, or finds it as it attacks."""
@@ -186,9 +186,9 @@ class Own(PoisoningAttack):
 
     knows = "colluders"
     remembers = True
-    strength: NonNegative = setting("what your function makes of it", default=1.0)
-    boost: AboveZero = setting("what your function makes of it", default=5.0)
-    target: Natural = setting("what your function makes of it", default=0)
+    strength: NonNegative = setting("for your function to interpret", default=1.0)
+    boost: AboveZero = setting("for your function to interpret", default=5.0)
+    target: Natural = setting("for your function to interpret", default=0)
 
 
 def find(kind: str, key: str = KEY) -> type[PoisoningAttack]:

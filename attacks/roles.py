@@ -19,7 +19,7 @@ from thistle.experiments.randomness import numpy_rng
 from thistle.experiments.settings import Attack, Value, dashed, parse_ids
 
 PANEL = 5
-"""So many trainings tell colluders what honest updates look like."""
+"""How many trainings show colluders what honest updates look like."""
 
 SIMULATED = "simulated"
 """In a host's node config: this is no real node."""
@@ -91,7 +91,7 @@ def remembers(attack: Attack) -> bool:
 
 
 def part_of(attack: Attack, client: int, clients: int, seed: int) -> Attack:
-    """What this one does of the attack, where every attacker has a part of its own."""
+    """This attacker's part of the attack, if each has its own part."""
     if not find(attack.kind).has_parts:
         return attack
     known = numbers(attack, clients, seed)
@@ -129,11 +129,11 @@ def node_orders(node_config: Mapping[str, Value]) -> Attack | None:
 
 
 def panel(attack: Attack, client: int, clients: int, seed: int, size: int | None = None) -> list[Training]:
-    """The trainings that colluders take their μ and σ from: the same whoever is sampled and wherever it runs.
+    """The trainings that colluders take their μ and σ from: the same for any sample and on any host.
 
-    The first attackers in the seed's order, or honest clients for the omniscient; whoever knows only one client
-    (on a real node: itself) trains on that one's data again and again. So do more of them, where they are fewer than
-    the `size` that the attack asks for.
+    The first attackers in the seed's order, or honest clients for the omniscient. If it knows only one client
+    (on a real node: itself), an attacker trains on that client's data repeatedly. So do
+    several, if they are fewer than the `size` that the attack asks for.
     """
     order, count = _drawn(attack.fraction, attack.clients, clients, seed)
     most = PANEL if size is None else size

@@ -36,7 +36,7 @@ TASKS = {
     "digits": (Network(name="cnn-cifar", dropout=False), (1, 8, 8), 300, 32, 5),
     "cifar": (Network(name="cnn-calfat"), (3, 32, 32), 128, 64, 5),
 }
-"""Network, image shape, images a client, batch size, steps."""
+"""Network, image shape, images per client, batch size, steps."""
 
 
 def calfat_epoch(network: nn.Module, pixels: Tensor, labels: Tensor, size: int, steps: int) -> None:

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measure(state: Path, nodes: int, rounds: int, how: list[str]) -> Measured:
-    """A run on a federation of its own."""
+    """A run on its own federation."""
     environment = {**os.environ, "THISTLE_STATE": str(state)}
     thistle = [sys.executable, "-m", "thistle", "deploy"]
     log = state / "local.txt"

@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py [--sizes 100,200,500,1000,2000] [--stock-sizes 100,1000]
 
-Stock Flower: one SuperNode a client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
+Stock Flower: one SuperNode per client, FedAvg, its own simulation. Thistle: the product as it is (two Ray workers,
 cohort grid, guard, its own FedAvg, records, checkpoint), only that its clients echo. Seconds from the end of one round
 to the end of the next, in real runs, one after the other; Ray is up before the clock starts.
 """
@@ -34,7 +34,7 @@ from thistle.experiments.runfolder import read_lines  # noqa: E402
 
 FLOATS = 25_000
 MANY = 200
-"""Stock Flower's round takes a second or two with so many clients, and minutes with more."""
+"""Stock Flower's round takes a second or two with this many clients, and minutes with more."""
 WANTED = (1000, 50)
 
 
@@ -108,7 +108,7 @@ def echo_experiment(clients: int, folder: Path) -> Experiment:
 
 
 def report(ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> None:
-    print(f"\nechoes of {FLOATS} floats: seconds a round, median (min … max) of n")
+    print(f"\nechoes of {FLOATS} floats: seconds per round, median (min … max) of n")
     print(f"{'clients':>8}  {'thistle':<30}{'ms/client':>10}  {'stock':<30}{'stock/thistle':>14}")
 
     def shown(seconds: list[float] | None) -> str:
@@ -124,7 +124,7 @@ def report(ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> None
         print(f"{clients:>8}  {shown(mine):<30}{each:>10}  {shown(other):<30}{ratio:>14}{goal}")
     if len(ours) > 2:
         slope, fixed = np.polyfit(list(ours), [statistics.median(seconds) for seconds in ours.values()], 1)
-        print(f"thistle, a straight line through them: {fixed:.3f} s + {slope * 1e3:.3f} ms a client")
+        print(f"thistle, a straight line through them: {fixed:.3f} s + {slope * 1e3:.3f} ms per client")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""One round of a CIFAR-CNN federation, by Thistle and by others, in one run: seconds a round, ratios, memory.
+"""One round of a CIFAR-CNN federation, by Thistle and by others, in one run: seconds per round, ratios, memory.
 
     python benchmarks/round.py [--rounds 7] [--only a,b] [--data DIR]
 

@@ -228,7 +228,7 @@ class Flowered(Contender):
         self._signal(signal.SIGCONT)
 
     def wait_for(self, count: int, meanwhile: Callable[[], None] = lambda: None) -> float:
-        """Until so many lines are there; when the last of them was written."""
+        """Wait for this many lines; return when the last of them was written."""
         began, patience = time.monotonic(), ASK
         while len(self.stamps.times) < count:
             if time.monotonic() - began > patience:

@@ -73,7 +73,7 @@ class PrivateSuperLink:
         raise EngineError(f"the SuperLink did not answer within {START:.0f} s: {self.last_words()}")
 
     def _answers(self) -> bool:
-        """Asked directly: a proxy that the environment names knows nothing of this machine's loopback."""
+        """Asked directly: a proxy from the environment cannot reach this machine's loopback."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
             connection.request("GET", "/health")
@@ -118,7 +118,7 @@ def command(port: int) -> list[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Private home, private Ray on loopback only, one thread a process, nothing sent or fetched."""
+    """Private home, private Ray on loopback only, one thread per process, nothing sent or fetched."""
     modules = os.pathsep.join(filter(None, [str(home / APP), os.environ.get("PYTHONPATH", "")]))
     return {
         **flower_environment(home),

@@ -1,4 +1,4 @@
-"""What a person waits for, command by command: seconds, and ratios to another checkout that runs in turn with this one.
+"""How long a user waits, by command: seconds, and ratios to another checkout that runs alternately with this one.
 
     python benchmarks/users.py [--only digits,cifar,demo] [--turns 3] [--rounds 20] [--data DIR] [--against PATH]
 

@@ -69,7 +69,7 @@ def ping(message: Message, context: Context) -> Message:
 
 
 def _make_ready(request: TrainRequest, context: Context) -> tuple[torch.device, Share]:
-    """Check how clients shall train; then what a process does once: map the data, build the network."""
+    """Check how clients should train; then what a process does once: map the data, build the network."""
     experiment = local_terms(experiment_of(context), request, context.node_config)
     check_training(experiment.client)
     share = find_share(experiment, request, context.node_config)
@@ -81,13 +81,13 @@ def _make_ready(request: TrainRequest, context: Context) -> tuple[torch.device, 
 
 @app.query(COLUMNS)
 def columns(message: Message, context: Context) -> Message:
-    """Sum up the columns of the node's own table, so that all sites can read theirs alike."""
+    """Sum up the columns of the node's own table, so that all sites read theirs in the same way."""
     return Message(summary_records(summary_of(experiment_of(context), context.node_config)), reply_to=message)
 
 
 @app.evaluate(ACTION)
 def evaluate_cohort(message: Message, context: Context) -> Message:
-    """How good the model is on what this host holds out of its own data: one answer for the client that was asked."""
+    """How good the model is on this host's own held-out data: one answer for the client that was asked."""
     torch.set_num_threads(1)
     contents = unpack_request(message.content)
     experiment = experiment_of(context)
@@ -126,7 +126,7 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     over = message.metadata.created_at + message.metadata.ttl
     contents = unpack_request(message.content)
     first = next(iter(contents.values()))
-    _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # not at a client's expense
+    _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # before any client's clock starts
     node_config = {**context.node_config, **({SIMULATED: True} if _in_ray() else {})}
     with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog, Alarm() as alarm:
         for client, content in contents.items():

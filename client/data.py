@@ -89,13 +89,13 @@ def _own(source: str, task: Task, classes: tuple[str, ...], shape: Shape, scheme
 
 
 def _in_shape(images: Images, shape: Shape) -> Images:
-    """A series of c×t may have been taken for a grey image, 1×c×t, or the other way round: the values are the same."""
+    """A series of c×t may have been read as a grey image, 1×c×t, or the other way round: the values are the same."""
     if images.shape == shape or tuple(side for side in images.shape if side > 1) != tuple(s for s in shape if s > 1):
         return images
     return replace(images, pixels=images.pixels.reshape(len(images), *shape))
 
 
 def summary_of(experiment: Experiment, node_config: Mapping[str, Value]) -> str:
-    """What this node says of the columns of its own table; empty: it has none."""
+    """What this node reports about the columns of its table; empty: it has no table."""
     source = str(node_config.get(OWN, ""))
     return write_summary(summarise(Wanted(source, options=experiment.task))) if is_table(source) else ""

@@ -21,7 +21,7 @@ class Watchdog:
     """Ends this process when a client has hung for `limit` seconds where no exception reaches it.
 
     To set it takes as long as a small client (a thread is made for it), so that it is set again only after a while:
-    whoever comes in between has a little less grace.
+    a client that starts in between has a little less time.
     """
 
     def __init__(self, limit: float, mortal: bool) -> None:
@@ -69,7 +69,7 @@ class Alarm:
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - self._began), 1e-6), interval)
 
     def set(self, seconds: float) -> None:
-        """A client begins, and has so many seconds."""
+        """A client starts, and has this many seconds."""
         self._seconds = seconds
         if self._heard:
             signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -143,7 +143,7 @@ _last_panel: dict[Hashable, Tensor] = {}
 
 
 def panel_updates(work: Work, trainings: list[Training]) -> Tensor:
-    """The updates of these trainings from the model that was sent, one a row. Uses the process's network."""
+    """The updates of these trainings from the model that was sent, one per row. Uses the process's network."""
     fingerprint = hash(tuple(array.data for array in work.arrays.values()))
     key = (work.experiment, work.recipe(), work.round, fingerprint, tuple(trainings))
     if key not in _last_panel:

@@ -42,11 +42,11 @@ def poison(
     seed: int = 0,
     **settings: Value,
 ) -> PoisonMod:
-    """A mod with which a ClientApp sends another update u than it trained, such as sign-flip, scale, gaussian or zero.
+    """A mod that makes a ClientApp send a changed update u, such as sign-flip, scale, gaussian or zero.
 
     It changes the trained floating-point arrays of training replies; buffers, metrics and evaluation stay. `strength`:
     as in `thistle list attacks`; `settings`: the attack's others. Which nodes attack: those of these partitions (the
-    node config's `partition-id`), of these node ids, or a fraction drawn by `seed`; all where nothing is given. When:
+    node config's `partition-id`), of these node ids, or a fraction drawn by `seed`; all if nothing is given. When:
     from round `start` to round `stop` (0: to the end), by the request's `server-round`.
     """
     given = {"start": start, "stop": stop, **({} if fraction is None else {"fraction": fraction})}

@@ -1,6 +1,6 @@
-"""What a client does to its update before anybody sees it: clip it, and add noise of its own.
+"""What a client does to its update before anybody sees it: clip it, and add noise.
 
-With noise the reply says nothing else of its data: no loss, no number of examples, no batch-norm statistics.
+With noise the reply reveals nothing else about its data: no loss, no number of examples, no batch-norm statistics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def silent(client: Client, numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def noise_rng(seed: int, simulated: bool, *where: int) -> torch.Generator:
-    """Repeatable in a simulation; on a real node fresh, and nobody's to guess."""
+    """Repeatable in a simulation; on a real node fresh, so that no one can guess it."""
     if simulated:
         return torch_rng(seed, "local-noise", *where)
     return torch.Generator().manual_seed(secrets.randbits(63))

@@ -1,4 +1,4 @@
-"""A site's own word on a model: accuracy and loss on what it holds out of its own data."""
+"""A site's own test of a model: accuracy and loss on its held-out data."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _check_calibration(client: Client) -> None:
     if client.calibration_in != "both" and not chosen.in_examples:
         raise UserError(
             f"client.calibration-in = {client.calibration_in}: with client.calibration = {client.calibration} "
-            "there is no such choice; use both"
+            "this choice does not exist; use both"
         )
     if client.logit_scale != 1 and not chosen.scales:
         scaling = " or ".join(name for name, one in CALIBRATIONS.items() if one.scales)
@@ -74,7 +74,7 @@ def node_terms(experiment: Experiment, node_config: Mapping[str, Value]) -> Expe
     if local.network != experiment.network:
         raise UserError(
             f"node config: objective = {local.client.objective}, calibration = {local.client.calibration}: "
-            "fedrbn and robal change the model, so the whole federation must train by them"
+            "fedrbn and robal change the model, so the whole federation must use them"
         )
     if local.client.plain:
         raise UserError("node config: role = calibrated: neither the experiment nor the node names an objective")

@@ -1,4 +1,4 @@
-"""What every kind of client does alike: read its message, find its data, load the model, reply.
+"""What all kinds of clients have in common: read its message, find its data, load the model, reply.
 
 A process hosts many clients one after the other: the task, the network and nothing else are kept.
 """
@@ -81,7 +81,7 @@ class Work:
 
     @classmethod
     def of(cls, content: RecordDict, client: int, experiment: Experiment, node_config: Mapping[str, Value]) -> Work:
-        """From what was sent to this client, and from what its node says of itself."""
+        """From what was sent to this client, and from what its node reports about itself."""
         torch.set_num_threads(1)
         request = TrainRequest.read(cast(ConfigRecord, content[CONFIG]))
         local = local_terms(experiment, request, node_config)

@@ -1,4 +1,4 @@
-"""python needed.py PYPROJECT: what the extra `all` installs, one requirement a line, without Thistle itself."""
+"""python needed.py PYPROJECT: what the extra `all` installs, one requirement per line, without Thistle itself."""
 
 import re
 import sys

@@ -77,7 +77,7 @@ class Chain:
 
     @cached_property
     def key(self) -> Ed25519PrivateKey:
-        """What signs; made when it is first needed, and its public half beside it."""
+        """The signing key; made when first needed, with its public half in a file next to it."""
         from cryptography.hazmat.primitives import serialization as pem
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

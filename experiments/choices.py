@@ -1,4 +1,4 @@
-"""Classes that an experiment chooses by name, each with settings of its own: the fields of a dataclass.
+"""Classes that an experiment chooses by name, each with its own settings: the fields of a dataclass.
 
     ATTACKS: Choices[PoisoningAttack] = Choices("attack", "attacks", "attack.kind", "thistle.attacks.poisoning", rank)
 
@@ -63,7 +63,7 @@ def settings_of(cls: type[Registered]) -> type[Section]:
 
 
 class _Made(Section):
-    """What its subclasses mean is said by `setting`, so nobody need look for their source."""
+    """`setting` documents the subclasses' fields, so there is no need to read their source."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 
@@ -94,7 +94,7 @@ def checked(cls: type[Registered], given: Mapping[str, Any], prefix: str, dash: 
 
 
 class Choices(Registry[type[R]]):
-    """Registered classes that an experiment chooses by name, each with settings of its own."""
+    """Registered classes that an experiment chooses by name, each with its own settings."""
 
     def __init__(self, kind: str, plural: str, key: str, package: str, rank: Callable[[type[R]], Any]) -> None:
         """`key`: the experiment's key that holds the name; the rest of its section holds the settings."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Something the user can put right: shown as one line, exit code 2, no traceback."""
+    """Something the user can fix: shown as one line, exit code 2, no traceback."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

@@ -66,11 +66,11 @@ def parse_own(name: str, key: str) -> Own:
     if found is None:
         others = f" (or {', '.join(f'{form}:PATH' for form in FORMS)})" if key == "task.name" else ""
         raise UserError(
-            f"{key} = {name!r}: should be module:factory, as mine:make for the function make in mine.py{others}"
+            f"{key} = {name!r}: should be module:factory, such as mine:make for the function make in mine.py{others}"
         )
     own = Own(found["module"], found["factory"], found["digits"] or "")
     if own.module.partition(".")[0] == TAKEN:
-        raise UserError(f"{key} = {name!r}: {own.module} is a module of Thistle's; call yours something else")
+        raise UserError(f"{key} = {name!r}: {own.module} is one of Thistle's modules; rename yours")
     return own
 
 
@@ -181,7 +181,7 @@ def make_own(name: str, key: str, *arguments: Any) -> Any:
 
 
 def wrong_result(name: str, key: str, wanted: str, made: object) -> UserError:
-    """For whoever called the factory and got something else."""
+    """The error for a factory that made something else."""
     return UserError(f"{key} = {name!r}: should make {wanted}, not {type(made).__name__}")
 
 

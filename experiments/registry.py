@@ -39,8 +39,8 @@ class Registry(Mapping[str, T]):
     ) -> None:
         """`kind`: what one is called in an error. `package`: every module in it is imported before anybody looks.
 
-        `order`: a sort key for names; without one they stay as they were added. A package needs one: which of its
-        modules is imported first is nobody's choice. `listed`: the table of `thistle list` that shows them all.
+        `order`: a sort key for names; without one they stay as they were added. A package needs one, because its
+        modules are imported in no particular order. `listed`: the table of `thistle list` that shows them all.
         """
         self.kind, self.package, self.order, self.listed = kind, package, order, listed
         self._entries: dict[str, Entry[T]] = {}
@@ -52,7 +52,7 @@ class Registry(Mapping[str, T]):
         def enter(thing: T) -> T:
             known = self._entries.get(name)
             if known is not None and not _same_file(known.thing, thing):
-                raise ValueError(f"{self.kind} {name!r}: there is one already: {known.about}")
+                raise ValueError(f"{self.kind} {name!r}: already exists: {known.about}")
             self._entries[name] = Entry(thing, about or _described(thing), paper)
             return thing
 

@@ -1,11 +1,11 @@
 """The run folder: the product's interface to the outside. Names, formats, atomic writes.
 
-experiment.toml     every key, resolved        metrics.jsonl    one line a round
-environment.json    versions, CPU, app hash    verdicts.jsonl   one line a round and sampled client
+experiment.toml     every key, resolved        metrics.jsonl    one line per round
+environment.json    versions, CPU, app hash    verdicts.jsonl   one line per round and sampled client
 status.json         running, finished, …       truth.json       who was malicious
 checkpoint/         the last two               model.safetensors, summary.json, log.txt
 code/               the user's own modules     scheme.json      how sites read their tables
-audit.jsonl, replies/   evidence, where it is wanted
+audit.jsonl, replies/   evidence, if the run keeps it
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RunFolder:
         return self.path / "code"
 
     def secret(self) -> int:
-        """What a deployed run draws its noise from: its own, and nobody else's to read."""
+        """The secret that a deployed run draws its noise from; nobody else can read it."""
         path = self.path / "noise.key"
         if not path.is_file():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -116,7 +116,7 @@ class RunFolder:
             raise UserError(f"run.out: cannot write to {self.path}: {error.strerror}") from None
 
     def check_room(self, model: int) -> None:
-        """Refuse a run that would fill the disk: of a model of so many bytes, checkpoints and the end need copies."""
+        """Refuse a run that would fill the disk: checkpoints and the end need copies of a model of this size."""
         needed, free = COPIES * model + ELSE, shutil.disk_usage(self.path).free
         if free < needed:
             raise UserError(
@@ -126,7 +126,7 @@ class RunFolder:
 
     def held(self) -> AbstractContextManager[None]:
         """Only one process works on a run."""
-        return holding(self.path, "this run is still going on")
+        return holding(self.path, "this run has not ended yet")
 
     def is_held(self) -> bool:
         """Whether a living process works on this run."""
@@ -170,7 +170,7 @@ def detection_parts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """The time as every line of a run has it: 2026-03-01T09:30:00.250Z."""
+    """The time in the format of every line of a run: 2026-03-01T09:30:00.250Z."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -211,7 +211,7 @@ def disk_fault(error: BaseException, path: Path) -> UserError | None:
     if not isinstance(error, OSError) or error.errno not in DISK:
         return None
     return UserError(
-        f"run.out: cannot write to {path}: {error.strerror}; mend that, then continue with: thistle resume {path}"
+        f"run.out: cannot write to {path}: {error.strerror}; fix that, then continue with: thistle resume {path}"
     )
 
 

@@ -59,17 +59,17 @@ class Run(Section):
     name: str = ""
     """The run folder's name; empty: the file's or preset's name."""
     out: str = "runs"
-    """The folder in which run folders are made."""
+    """The folder for run folders."""
     resume: bool = False
-    """Continue the run of that name; `thistle resume` sets it."""
+    """Continue the run of this name; `thistle resume` sets it."""
     until: Natural = 0
-    """Pause after this round: `thistle resume` goes on from there to the end, with the same result; 0: never."""
+    """Pause after this round; `thistle resume` continues from there to the end, with the same result. 0: never."""
     audit: Literal["auto", "on", "off"] = "auto"
-    """Whether the run is written into a signed [audit log](security.md#audit-log); `auto`: deployed runs are, and
+    """Whether the run is recorded in a signed [audit log](security.md#audit-log); `auto`: yes for deployed runs and for
     simulations that keep replies."""
     keep_replies: bool = False
-    """Keep every reply as it came, so that `thistle audit verify` can compute each round's model again: as large as
-    the model, per reply."""
+    """Keep every reply as received, so that `thistle audit verify` can compute each round's model again. Each reply is
+    as large as the model."""
 
     def is_audited(self, deployed: bool) -> bool:
         """Whether there is an audit log."""
@@ -77,46 +77,46 @@ class Run(Section):
 
 
 class Task(Section):
-    """Which data, how it is shared out, and what the server holds itself."""
+    """Which data, how they are divided among clients, and what the server holds itself."""
 
     name: str = "digits"
     """The data: a name of `thistle list tasks`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH` or
     [your own](own.md#a-task) `module:factory`."""
     data_dir: str = ""
-    """Where the files of a named data set are, and where relative paths after `folder:`, `npz:`, `csv:` and
-    `parquet:` are looked for first; empty: the cache, into which named sets are downloaded."""
+    """The folder with the files of a named data set; relative paths after `folder:`, `npz:`, `csv:` and `parquet:` are
+    looked up here first. Empty: the cache, into which named sets are downloaded."""
     label: str = "label"
     """Tables: the column with the class."""
     categorical: str = ""
-    """Tables: columns to be read as categories although they hold numbers only, such as `ward,grade`."""
+    """Tables: columns to read as categories although they hold only numbers, such as `ward,grade`."""
     ignore: str = ""
-    """Tables: columns that are left out, such as `patient_id`."""
+    """Tables: columns to leave out, such as `patient_id`."""
     test_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """Tables in a single file: the share of the rows, each class by its share, that is kept for testing."""
+    """Tables in a single file: the share of the rows kept for testing, the same for every class."""
     bits: Annotated[int, Field(ge=9, le=16)] = 16
-    """How many bits the pixels of deeper images use: 12 in most X-ray and CT files of 16 bits."""
+    """How many bits the pixels of images deeper than 8 bits use: 12 in most 16-bit X-ray and CT files."""
     train_size: Natural = 0
-    """Use only this many training images, each class by its share; 0: all."""
+    """Use only this many training images, with the classes in proportion; 0: all."""
     client_size: Positive = 50
     """Images per client, for the partition `resample` only."""
     clients: Positive = 50
     """How many clients there are, numbered from 0."""
     partition: Literal["iid", "dirichlet-even", "dirichlet", "shards", "resample"] = "dirichlet-even"
-    """Which client holds which training images, see [Partitions](#partitions)."""
+    """How training images are divided among clients, see [Partitions](#partitions)."""
     alpha: AboveZero = 0.3
     """Concentration of the Dirichlet distributions: the smaller, the more the clients differ."""
     shards: Positive = 2
     """Shards per client, for the partition `shards`."""
     min_size: Positive = 1
-    """The fewest images a client may hold; a partition that would give a client fewer is refused."""
+    """The fewest images that a client may hold; a partition that gives a client fewer is refused."""
     server_data: str = "rendered"
     """The server's own data: `none`, `rendered`, `folder:PATH`, `npz:PATH`, `csv:PATH` or `holdout:N`, see
     [Server data](#server-data)."""
     server_size: Natural = 0
-    """Use only this many of the server's images, each class by its share; 0: all."""
+    """Use only this many of the server's images, with the classes in proportion; 0: all."""
     server_font: str = ""
-    """Font of the rendered characters: the name of one that matplotlib ships, or the path of a .ttf or .otf file;
-    empty: DejaVuSans."""
+    """Font of the rendered characters: a font that matplotlib ships, or the path of a .ttf or .otf file. Empty:
+    DejaVuSans."""
 
 
 class Model(Section):
@@ -129,7 +129,7 @@ class Model(Section):
 
 
 class Network(Model):
-    """A model with what the clients' training asks of it: no keys of its own, see `Experiment.network`."""
+    """A model with what the clients' training requires of it: no keys of its own, see `Experiment.network`."""
 
     head: Literal["linear", "cosine"] = "linear"
     norm: Literal["single", "dual"] = "single"
@@ -144,12 +144,12 @@ class Client(Section):
     per_round: Positive = 10
     """Clients that train per round."""
     min_replies: Positive = 1
-    """With fewer accepted replies the round leaves the model as it was."""
+    """With fewer accepted replies, the round leaves the model unchanged."""
     timeout: AboveZero = 600.0
-    """Seconds that a round waits for its replies; also how long a run waits for hosts to appear at the start."""
+    """Seconds that a round waits for its replies; a run waits as long for its hosts at the start."""
     limit: NonNegative = 0.0
-    """Seconds that one client may take on its host: then it is cut off and fails alone, see [Engines](#engines); 0:
-    a third of `client.timeout`."""
+    """Seconds that one client may take on its host. After that it is stopped and only it fails, see
+    [Engines](#engines). 0: a third of `client.timeout`."""
     epochs: Positive = 2
     """Passes over a client's images per round."""
     batch_size: Positive = 10
@@ -157,65 +157,65 @@ class Client(Section):
     lr: AboveZero = 0.1
     """Learning rate."""
     lr_schedule: str = "constant"
-    """`constant`, `cosine` (to zero over all rounds) or `step:R1,R2,…:FACTOR` (times FACTOR after each of these
-    rounds)."""
+    """`constant`, `cosine` (to zero over all rounds) or `step:R1,R2,…:FACTOR` (multiplied by FACTOR after each of
+    these rounds)."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Momentum of SGD, within a round."""
     weight_decay: NonNegative = 1e-4
     """Weight decay of SGD."""
     precision: Literal["float32", "bf16"] = "float32"
-    """`bf16`: forward and backward passes in bfloat16, where the host has it; weights and updates stay float32. See
+    """`bf16`: forward and backward passes in bfloat16, if the host supports it; weights and updates stay float32. See
     [scale](scale.md#half-precision)."""
     max_examples: Positive = 10_000
-    """A client counts for at most this many examples, whatever it claims."""
+    """The most examples that a client can count for, whatever it claims."""
     clip: AboveZero | Literal["auto", "off"] = "auto"
-    """An update longer than this many times the usual length is scaled down to that, whatever the strategy, see
-    [One long reply](#one-long-reply); `off`: never; `auto`: 1.5 for means when `thistle deploy submit` makes the
+    """An update longer than this many times the usual length is scaled down to that length, with any strategy, see
+    [One long reply](#one-long-reply). `off`: never. `auto`: 1.5 for means when `thistle deploy submit` makes the
     experiment, otherwise off."""
     local_bound: NonNegative = 0.0
-    """Each client clips its update to this length before it sends it; 0: no clipping."""
+    """Each client clips its update to this length before sending it; 0: no clipping."""
     local_noise: NonNegative = 0.0
-    """Then it adds Gaussian noise of this many times `client.local-bound` to every parameter, and reports neither its
-    loss nor its number of examples, see [Differential privacy](security.md#differential-privacy); 0: none."""
+    """Each client then adds Gaussian noise of this many times `client.local-bound` to every parameter, and reports
+    neither its loss nor its number of examples, see [Differential privacy](security.md#differential-privacy).
+    0: none."""
     local_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """δ, at which the ε of `client.local-noise` is stated."""
+    """The δ for which the ε of `client.local-noise` is stated."""
     objective: str = "standard"
-    """What clients minimise, a name of `thistle list objectives`, see [Adversarial training](#adversarial-training)."""
+    """What clients minimise: a name of `thistle list objectives`, see [Adversarial training](#adversarial-training)."""
     calibration: str = "none"
-    """How clients correct their logits for how often they see each class: a name of `thistle list calibrations`."""
+    """How clients correct their logits for class frequencies: a name of `thistle list calibrations`."""
     calibration_in: Literal["both", "loss", "examples"] = "both"
-    """Where a calibration (`calfat`, `calfat-code`, `robal`) acts: in the model's loss, in the search for adversarial
-    examples, or in both."""
+    """Where a calibration (`calfat`, `calfat-code`, `robal`) applies: in the model's loss, in the search for
+    adversarial examples, or in both."""
     adversarial_ratio: Fraction | Default = "default"
-    """The part of each batch that is made adversarial; `default`: 0.5 for `mix`, 0 for `standard`, otherwise 1."""
+    """The share of each batch that is made adversarial; `default`: 0.5 for `mix`, 0 for `standard`, otherwise 1."""
     adversarial_clients: str = ""
-    """The clients that train adversarially, by their ids, such as `0,3,7-9`; the others see clean images only;
-    empty: all."""
+    """The ids of the clients that train adversarially, such as `0,3,7-9`; the others see only clean images. Empty:
+    all."""
     epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """ε: how far an adversarial example may change a pixel (pixels are in [0, 1]); also for the attacks of an
-    evaluation."""
+    """ε: how far an adversarial example may change a pixel (pixels are in [0, 1]), in training and in evaluations."""
     step: Annotated[float, Field(gt=0.0, le=1.0)] = 0.04
     """Step size of the search for adversarial examples in training, in units of the pixels."""
     steps: Positive = 5
-    """Its number of steps."""
+    """Number of steps in that search."""
     prior_delta: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
-    """δ: added to each class's share, so that a class that a client never saw has a logarithm; also for class-aware
+    """δ: added to each class's share, so that a class that a client never saw has a logarithm. Also for class-aware
     heads."""
     logit_scale: AboveZero = 1.0
-    """Calibration `calfat`: s in s·f + log π. The authors' published code has 10, in the loss alone: `calfat-code`."""
+    """Calibration `calfat`: s in s·f + log π. The authors' published code uses 10, only in the loss: `calfat-code`."""
     warmup: Natural = 0
-    """Objective `gairat`: rounds before images are weighted."""
+    """Objective `gairat`: rounds before it weights images."""
     augment: bool = False
     """Whether images are cropped at random (4 pixels of padding) and mirrored."""
 
     @property
     def plain(self) -> bool:
-        """Whether this is nothing but SGD on the cross-entropy of the images as they are."""
+        """Whether this is only SGD on the cross-entropy of unchanged images."""
         return self.objective == "standard" and self.calibration == "none" and not self.augment
 
     @property
     def time_limit(self) -> float:
-        """Seconds that one client may take: by default so few that whoever it held up can be tried again."""
+        """Seconds that one client may take: by default few enough to retry the clients that it held up."""
         return self.limit or self.timeout / 3
 
 
@@ -245,14 +245,14 @@ class Evaluate(Section):
     every: Positive = 5
     """Rounds between two evaluations on the test set; the last round is always evaluated."""
     window: Positive = 4
-    """`final_accuracy` is the mean of this many last evaluations, but never of more than there are in the last quarter
-    of the rounds."""
+    """`final_accuracy` is the mean of the last evaluations, at most this many and only those in the last quarter of the
+    rounds."""
     batch_size: Positive = 100
     """Images per batch in evaluations."""
     attacks: str = ""
     """Attacks on the model at every evaluation, such as `fgsm,pgd20`, see [Robustness](#robustness); empty: none."""
     attack_samples: Natural = 500
-    """Test images that are attacked then, the same each time; 0: all."""
+    """How many test images are attacked, the same each time; 0: all."""
 
 
 class Stop(Section):
@@ -261,16 +261,16 @@ class Stop(Section):
     accuracy: Fraction = 0.0
     """The run ends with the first evaluation that reaches this accuracy; 0: never."""
     patience: Natural = 0
-    """The run ends when this many evaluations in a row were no better than the best before them; 0: never."""
+    """The run ends when this many evaluations in a row are no better than the best one before; 0: never."""
     epsilon: NonNegative = 0.0
-    """The run ends before a round that would take more privacy than this ε, see
+    """The run ends before a round that would exceed this ε, see
     [Differential privacy](security.md#differential-privacy); 0: never."""
     lost_rounds: Natural = 3
-    """The run fails after this many rounds in a row in which the model learnt nothing, see
+    """The run fails after this many rounds in a row in which the model learns nothing, see
     [Runs that fail](#runs-that-fail); 0: never."""
     lost_if_rejected: bool = True
-    """Whether a round counts as lost if it was the guard that rejected every reply, or the aggregate. Sweeps and the
-    demo set `false`: an attack that destroys a model is a result."""
+    """Whether a round counts as lost if the guard rejected every reply, or the aggregate. Sweeps and the demo set
+    `false`, because an attack that destroys a model is a result."""
 
 
 class Runtime(Section):
@@ -279,44 +279,45 @@ class Runtime(Section):
     workers: Natural = 0
     """Hosts that train; 0: one per core."""
     chunk: Natural = 0
-    """Clients per message to a host; 0: all that it runs in the round. Smaller chunks suit hosts of unequal speed."""
+    """Clients per message to a host; 0: all its clients of the round. Use smaller chunks for hosts of unequal speed."""
     ray_address: str = ""
     """`HOST:PORT` of a Ray cluster to run on, see [scale](scale.md); empty: a private Ray on this machine."""
     max_clients_per_node: Positive = 10_000
-    """The most clients that one deployed node may claim to be."""
+    """The most clients that one deployed node may claim."""
     device: str = "auto"
-    """`auto` (CUDA where there is one), `cpu` or `cuda`."""
+    """`auto` (CUDA if available), `cpu` or `cuda`."""
 
 
 class Strategy(Open):
-    """Which strategy, and its settings: which ones there are is its own affair (thistle.strategies.registry)."""
+    """Which strategy, and its settings, which the strategy itself defines (thistle.strategies.registry)."""
 
     name: str = "fedavg"
     """A name of `thistle list strategies`, or [your own](own.md#a-strategy) `module:factory`."""
 
 
 class Attack(Open):
-    """Which simulated clients attack, how and when; more settings are the attack's own (thistle.attacks.registry)."""
+    """Which simulated clients attack, how and when; each attack defines more settings (thistle.attacks.registry)."""
 
     kind: str = "none"
     """What the malicious clients do: a name of `thistle list attacks`, or [your own](own.md#an-attack)
     `module:factory`."""
     fraction: Fraction = 0.0
-    """The share of all clients that is malicious, drawn from the seed."""
+    """The share of all clients that are malicious, drawn with the seed."""
     clients: str = ""
-    """The malicious clients by their ids instead, such as `0,3,7-9`."""
+    """The ids of the malicious clients, such as `0,3,7-9`, instead of a share."""
     start: Positive = 1
-    """The first round in which they attack."""
+    """The first round with attacks."""
     stop: Natural = 0
-    """The last one; 0: to the end."""
+    """The last round with attacks; 0: the last of the run."""
     period: Natural = 0
-    """They attack for this many rounds, behave for as many, attack again, and so on; 0: they attack in all of them."""
+    """Attackers attack for this many rounds, train honestly for as many, attack again, and so on; 0: always attack."""
     honest_first: Natural = 0
-    """Each attacker trains honestly the first so many times that it is asked, to be trusted."""
+    """Each attacker trains honestly this many times first, to gain trust."""
     strength: NonNegative | Default = "default"
-    """The attack's main parameter, see `thistle list attacks`; `default`: its own value, which the run folder names."""
+    """The attack's main parameter, see `thistle list attacks`; `default`: the attack's own default, which the run
+    folder records."""
     omniscient: bool = False
-    """Whether colluders know honest clients' updates rather than only each other's."""
+    """Whether colluders know the honest clients' updates, not only each other's."""
 
 
 def learning_rate(client: Client, number: int, rounds: int) -> float:

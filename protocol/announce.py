@@ -1,7 +1,7 @@
-"""What a deployed run says aloud: one line of JSON an event, on standard output.
+"""What a deployed run prints: one line of JSON per event, on standard output.
 
-Flower carries a ServerApp's output to whoever asks the SuperLink for it, so that a run can be followed from where
-its folder cannot be seen.
+Flower sends a ServerApp's output to any program that asks the SuperLink for it, so that a run can be followed from
+machines without access to its folder.
 """
 
 from __future__ import annotations

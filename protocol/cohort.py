@@ -1,4 +1,4 @@
-"""One message a host, many clients in it: how both sides pack and unpack.
+"""One message per host with many clients in it: how both sides pack and unpack it.
 
 A request holds the records that all of its clients share once, what a client has for itself under "<id>/<name>",
 and a `cohort` record with the ids to run. A reply holds every client's records under "<id>/<name>"; a client that
@@ -38,7 +38,7 @@ def _is_shared(name: str, record: Record, contents: Mapping[int, RecordDict]) ->
 
 
 def unpack_request(content: RecordDict) -> dict[int, RecordDict]:
-    """What each client of this host shall see."""
+    """What each client of this host should see."""
     ids = cast(list[int], content.config_records[RECORD]["ids"])
     shared: dict[str, Record] = {}
     own: dict[str, dict[str, Record]] = {}

@@ -1,4 +1,4 @@
-"""What a host says of itself when the server asks whether it is there."""
+"""What a host reports about itself when the server asks whether it is there."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class HostInfo:
     name: str = ""
     ray_node: str = ""
     data: str = ""
-    """`own`: its clients train on data of its own."""
+    """`own`: its clients train on its own data."""
     held_out: str = ""
-    """How many examples of its own it keeps for testing; empty: none."""
+    """How many of its own examples it keeps for testing; empty: none."""
     clients: str = ""
     """The clients that it wants to be, such as "0-9,12"."""
     site: str = ""

@@ -170,7 +170,9 @@ def _buffers_in(record: ArrayRecord, model: nn.Module) -> set[str]:
     if keys == [str(number) for number in range(len(names))]:
         return {key for key, name in zip(keys, names, strict=True) if name not in trained}
     if set(keys) != set(names):
-        raise ValueError(f"the model's {len(names)} arrays are not the {len(keys)} that are sent: give their own model")
+        raise ValueError(
+            f"the model's {len(names)} arrays do not match the {len(keys)} that are sent: give the model they belong to"
+        )
     return set(keys) - trained
 
 

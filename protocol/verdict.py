@@ -1,4 +1,4 @@
-"""What became of one client's reply in one round: a line of verdicts.jsonl."""
+"""The outcome of one client's reply in one round: a line of verdicts.jsonl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["accepted", "filtered", "rejected", "failed"]
 class Verdict:
     """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
 
-    `step` is who excluded it or, if it was accepted, who gave it next to no weight. `score` is a filter's or an
+    `step` is who excluded it or, if it was accepted, who gave it almost no weight. `score` is a filter's or an
     aggregator's, `threshold` the least score that the filter keeps, `weight` what the update had in the aggregate,
     `rank` the part of its full rank to which it was cut, `clipped` the part of its length that was left (None: all).
     `site` is the name of the real node that runs the client (None in a simulation).

@@ -1,7 +1,7 @@
-"""Wake-ups between the threads of one process: whoever waits is woken, instead of looking again and again.
+"""Wake-ups between the threads of one process: a waiting thread is woken, instead of polling.
 
 A simulation's server shares its process with the threads that serve its workers, a deployed one with the threads that
-pull its replies. Where nobody notifies, whoever waits looks often.
+pull its replies. Without notifications, a waiting thread polls often.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _run(experiment: Experiment, folder: RunFolder, grid: Grid, deployed: bool) 
 
 
 def _stopped(folder: RunFolder, deployed: bool) -> None:
-    """Somebody ended it from outside: its folder says so, and whoever follows it hears it, if that can still be."""
+    """Somebody ended it from outside: its folder says so, and followers are told, if that is still possible."""
     if folder.get_status().get("status") not in GOING_ON:
         return
     message = "stopped from outside; it can be continued after its last checkpoint"
@@ -117,7 +117,7 @@ def _stopped(folder: RunFolder, deployed: bool) -> None:
 
 @contextmanager
 def _aloud() -> Iterator[None]:
-    """Whoever submitted this run hears its warnings and its end; everything else is said where it happens."""
+    """The user who submitted this run gets its warnings and its end; everything else is logged locally."""
     handler = Herald(logging.WARNING)
     logger.addHandler(handler)
     try:

@@ -73,7 +73,7 @@ class Federation:
         network = build_model(experiment.network, task.shape, task.classes, experiment.seed).to(device)
         self.layout = Layout.of(network)
         self.facts = task_facts(task.dataset.classes, task.shape, task.dataset.scheme)
-        """What a node with data of its own must know of the task."""
+        """What a node with its own data must know about the task."""
         self.truth = None if deployed else Truth(experiment)
         tests = ClientTests.draw(task, self.truth.malicious, experiment.seed) if self.truth else None
         test = task.dataset.test
@@ -104,7 +104,7 @@ class Federation:
         """Rounds in a row in which nothing was learnt."""
         self._unsaved: Checkpoint | None = None
         self._open: OpenRound | None = None
-        """The last round, as long as its model is to be evaluated."""
+        """The last round, until its model has been evaluated."""
         self._shares_process = bool(getattr(inner, "runs_clients_here", False))
 
     def run(self) -> None:
@@ -144,7 +144,7 @@ class Federation:
         return min(self.experiment.run.until or self.experiment.rounds, self.experiment.rounds)
 
     def _record(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
-        """A round's line; where its model is to be evaluated, that comes first."""
+        """A round's line, after the evaluation of its model if there is one."""
         if self.evaluation.is_due(line["round"]) or is_spent(self.experiment.stop, line):
             self._open = OpenRound(line, verdicts, self._measure(line["round"]))
             self._close_unless_overlapped()
@@ -187,7 +187,7 @@ class Federation:
     def _look_back(self, line: dict[str, Any], verdicts: list[Verdict]) -> None:
         """After a round: what it taught will be saved; where rounds teach nothing, the run has failed.
 
-        Lost rounds are not saved, so that whoever continues the run tries them again.
+        Lost rounds are not saved, so that a continued run tries them again.
         """
         stop = self.experiment.stop
         if not stop.lost_rounds or not is_lost(stop, line):
@@ -212,7 +212,7 @@ class Federation:
         self.grid.gather(self.experiment.runtime.workers, self.experiment.client.timeout, facts)
         hosts = [host.info.about() for host in self.grid.hosts.members.values()]
         if len({tuple(host.get(key) for key in SAME) for host in hosts}) > 1:
-            logger.warning("hosts differ, so the same seed may give other bits: %s", hosts)
+            logger.warning("hosts differ, so the same seed may give slightly different results: %s", hosts)
         write_json(self.folder.environment, environment(hosts))
         self.grid.on_reply.append(self._show_first_failure)
         self.folder.set_status("running")
@@ -316,7 +316,7 @@ class Federation:
         self.arrays, problem = cast_aggregate(aggregate, self.arrays, self.layout)
         line: dict[str, Any] = {"train_loss": sum(losses) / len(losses), "seconds_defence": defence}
         if problem:
-            logger.warning("round %d: the model stays: %s", number, problem)
+            logger.warning("round %d: the model is unchanged: %s", number, problem)
             line["kept"] = problem
         said = metrics if isinstance(metrics, Mapping) else {}
         own = {key: value for key, value in said.items() if isinstance(value, int | float)}
@@ -379,7 +379,7 @@ class Federation:
             logger.warning("%s taught the model nothing; the last, round %d: %s", count, last["round"], last["kept"])
         if recorder.score and recorder.score.every_attacker_failed:
             failures = recorder.score.failed_attackers
-            logger.warning("every attacker failed, %d times in all: nobody attacked (see verdicts.jsonl)", failures)
+            logger.warning("every attacker failed, %d times in total: nobody attacked (see verdicts.jsonl)", failures)
         document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
         write_json(self.folder.summary, document)
         write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())

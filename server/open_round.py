@@ -1,7 +1,7 @@
-"""A round that is over but for the evaluation of its model, which may go on while the next one's clients train.
+"""A round that is over except for the evaluation of its model, which may continue while the next round trains.
 
-Its line is in the checkpoint as long as it is not in metrics.jsonl: whoever continues a run that was killed in between
-evaluates the same model again.
+Its line is in the checkpoint until it is in metrics.jsonl: a run that was killed in between evaluates the same model
+again when it is continued.
 """
 
 from __future__ import annotations

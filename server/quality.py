@@ -39,7 +39,7 @@ def quality(logits: Tensor, labels: Tensor, classes: int) -> dict[str, Any]:
 
 
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """How many examples of each class (rows) are taken for which (columns)."""
+    """How many examples of each class (rows) are classified as which (columns)."""
     return torch.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes).cpu()
 
 

@@ -23,7 +23,7 @@ def serve(descriptor: int, carry: Callable[[Experiment], None]) -> None:
             keys = line.recv()
         except EOFError:
             return
-        gc.collect()  # the last run's leavings should go
+        gc.collect()  # free what the last run left
         try:
             carry(Experiment.of(keys))
             line.send("")

@@ -1,4 +1,4 @@
-"""Sites with data of their own: one scheme for their tables before a run, their own word on the model during it."""
+"""Sites with their own data: one scheme for their tables before a run, their own tests of the model during it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def agreed_scheme(experiment: Experiment, folder: RunFolder, grid: Grid) -> str:
     summaries = _ask(experiment, grid)
     if not summaries:
         raise UserError(
-            f"task.name = {experiment.task.name}: has no training rows, and no node has a table of its own "
+            f"task.name = {experiment.task.name}: has no training rows, and no node has its own table "
             "(thistle deploy node --data csv:PATH) that says how columns should be scaled"
         )
     if len(summaries) < FEW:
@@ -80,12 +80,12 @@ def _note(reply: Message, found: dict[int, Summary]) -> None:
         if text := summary_text(reply.content):
             found[node] = read_summary(text)
     except UserError as error:
-        logger.warning("node %d says nothing of its columns: %s", node, error)
+        logger.warning("node %d does not report its columns: %s", node, error)
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Asks each site with data of its own how good a model is on the part that it holds out."""
+    """Asks each site with its own data how good a model is on the part that it holds out."""
 
     grid: CohortGrid
     facts: Mapping[str, Any]

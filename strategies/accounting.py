@@ -1,4 +1,4 @@
-"""How much privacy is spent: ε at δ after so many rounds, by Google's dp-accounting (also what Flower's extra `dp` is).
+"""The privacy spent: ε at δ after a number of rounds, by Google's dp-accounting (also what Flower's extra `dp` is).
 
 Whose data one client's are is what is protected: all of a client's examples together. A noise multiplier is the noise's
 standard deviation in units of the bound S to which each client's update is clipped.
@@ -47,7 +47,7 @@ def _renyi(noise: float, clients: int, per_round: int) -> tuple[np.ndarray, np.n
 
 
 def poisson(noise: float, chance: float, rounds: int, delta: float) -> float:
-    """Every client takes part with this chance, whoever else does. One client's data are added or taken away.
+    """Every client takes part independently with this probability. One client's data are added or taken away.
 
     Privacy loss distributions (Koskela et al. 2020; Google's connect-the-dots): tight.
     """
@@ -97,7 +97,7 @@ def check_local(named: Named, experiment: Experiment) -> None:
     if REPORT_CLASSES in terms or named.needs_losses or getattr(named, "report_losses", False):
         raise UserError(
             f"client.local-noise = {client.local_noise:g}: {experiment.strategy.name} asks clients for numbers that "
-            "no noise covers; choose a strategy that goes by the updates alone"
+            "no noise covers; choose a strategy that uses only the updates"
         )
     spending = local(client, 1)["privacy.local-epsilon"]
     if 0 < experiment.stop.epsilon < spending:

@@ -1,6 +1,6 @@
-"""Buffers beside the trained vector: combined coordinate by coordinate, so that no minority of clients moves them.
+"""Buffers in addition to the trained vector, combined by coordinate so that no minority of clients moves them.
 
-A client's weight does not count here: whoever lies about its buffers may well have sent honest weights.
+A client's weight does not count here: a client that lies about its buffers may still have sent honest weights.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from thistle.protocol.layout import Entry, Layout, State
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 BRANCHES = ("clean", "adversarial")
-"""FedRBN's two sets of statistics (thistle.tasks.models.layers.DualBatchNorm), combined over each one's own clients."""
+"""FedRBN's two sets of statistics (thistle.tasks.models.layers.DualBatchNorm), each combined over its own clients."""
 
 SMALLEST = 1e-5
 """What batch norm adds to a variance: below it, variances are all the same."""
 NORMAL = 1.4826
 """Standard deviations of a normal distribution in its median distance from the median."""
 OUTLYING, LEAST = 5.0, 0.1
-"""So many robust deviations from the median is too far; a deviation is at least this much (of a mean: in standard
+"""This many robust deviations from the median is too far; a deviation is at least this much (of a mean: in standard
 deviations; of a variance: in its logarithm), because small differences do no harm."""
 PLAUSIBLE, RATIO = 4.0, 16.0
-"""From a reference: so many standard deviations of the mean, and such a ratio of the variances, are plausible."""
+"""From a reference: this many standard deviations of the mean, and this ratio of the variances, are plausible."""
 STEP, GROWTH = 3.0, 10.0
-"""Without a reference: one round moves a mean by so many standard deviations, a variance by such a factor."""
+"""Without a reference: one round moves a mean by this many standard deviations, a variance by this factor."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def left_behind(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> set[str]
 def resolve(experiment: Experiment, deployed: bool = False) -> Experiment:
     """The same experiment with every setting of its strategy, and client.clip = "auto" replaced by what it means.
 
-    `deployed`: it is made for real nodes. Whoever repeats it elsewhere finds the number, so "auto" is off there.
+    `deployed`: it is made for real nodes. A repetition elsewhere has the number, so "auto" is off there.
     """
     named = chosen(experiment)
     flat = experiment.flat()

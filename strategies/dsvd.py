@@ -35,7 +35,7 @@ RELATIVE, PAPER = 0.1, 1.0
 
 @strategy("dsvd", "DSVD-FL")
 class DSVD(ClassAware, Weighted, Pipeline):
-    """Weighted by how alike the updates' singular vectors and values are; ranks follow each client's progress."""
+    """Weighted by the similarity of the updates' singular vectors and values; ranks follow each client's progress."""
 
     exchange: Literal["auto", "full", "factors"] = setting(  # type: ignore[assignment]  # a choice more
         "whether clients send their models, or the truncated singular factors of their updates; "
@@ -48,8 +48,8 @@ class DSVD(ClassAware, Weighted, Pipeline):
     )
     similarity_weights: str = setting(
         "what counts in the similarity of two updates: α₁ (directions of the singular vectors), α₂ (singular values) "
-        "and α₃ (the updates as a whole), 0 or more, summing to 1; or `auto`: chosen in every round by what tells the "
-        "clients apart best",
+        "and α₃ (the updates as a whole), 0 or more, summing to 1; or `auto`: in every round those that separate the "
+        "clients best",
         default=ALPHA,
     )
     scale: Literal["relative", "paper"] = setting(
@@ -58,7 +58,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
         default="relative",
     )
     temperature: AboveZero | Literal["auto"] = setting(
-        "weights are the softmax of similarity divided by it, so the smaller, the harsher; "
+        "weights are the softmax of similarity divided by it; smaller values are harsher; "
         "`auto`: 1.0 with the scale `paper`, else 0.1",
         default="auto",
     )
@@ -77,7 +77,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
 
     @property
     def by_factors(self) -> bool:
-        """Unless whole updates are to be weighed."""
+        """Unless whole updates are weighed."""
         return self.exchange == "factors" or (self.exchange == "auto" and self.scale == "relative")
 
     def check_settings(self) -> None:
@@ -95,7 +95,7 @@ class DSVD(ClassAware, Weighted, Pipeline):
 
 @dataclass(frozen=True)
 class SimilarityWeighting:
-    """DSVD-FL's aggregator: softmax of how alike each update is to the others, times the prior."""
+    """DSVD-FL's aggregator: softmax of each update's similarity to the others, times the prior."""
 
     alpha: tuple[float, ...] | None
     """α₁, α₂, α₃; None: adapted in every round."""

@@ -27,22 +27,23 @@ from thistle.strategies.steps.evidence import Evidence as EvidenceStep
 
 @strategy("evidence", "Thistle")
 class Evidence(ClassAware, Pipeline):
-    """Clients are judged by their record over all rounds; the geometric median of those that are believed."""
+    """Judges clients by their record over all rounds; the geometric median of those it trusts."""
 
     anchor: Literal["server-data", "majority"] = setting(
-        "what a client's record is held against: the classes of the server's data, or, where there are none, "
+        "what a client's record is compared with: the classes of the server's data or, if there are none, "
         "the direction of the majority of a round (which must then be honest)",
         default="server-data",
     )
-    memory_rounds: Positive = setting("rounds of a client that its record remembers", default=8)
+    memory_rounds: Positive = setting("how many of a client's rounds its record covers", default=8)
     tau: NonNegative = setting(
-        "τ, the length to which the aggregate and the server's learning step are clipped; 0: no clipping", default=1.0
+        "τ: the length to which the aggregate and the server's learning step are clipped; 0: no clipping", default=1.0
     )
     gamma: NonNegative = setting(
         "γ of server learning: its learning rate in units of the clients'; 0: none", default=0.5
     )
     gamma_schedule: Literal["constant", "falling", "late"] = setting(
-        "whether γ stays, falls to 0 over the first `gamma-rounds`, or is 0 until they are over", default="falling"
+        "whether γ stays constant, falls to 0 over the first `gamma-rounds`, or is 0 until they are over",
+        default="falling",
     )
     mixable = False
 

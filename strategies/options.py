@@ -1,4 +1,4 @@
-"""What every pipeline of ours can do besides its rule: each option adds a step, or changes whom to ask for what."""
+"""What all our pipelines can do besides their rule: each option adds a step, or changes what clients are asked."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ class Options(Named):
         "which updates are kept, judged by the gradient on the server's data", default="none"
     )
     angle: Cosine = setting("angle filter: the least cosine with the server's descent direction", default=0.0)
-    rho: NonNegative = setting("loss and Zeno filter: what an update's squared length costs in its score", default=0.1)
+    rho: NonNegative = setting(
+        "loss and Zeno filter: the weight of an update's squared length, subtracted from its score", default=0.1
+    )
     theta: Share | Literal["auto"] = setting(
         "loss filter: the share of replies that is dropped, lowest scores first; "
-        "`auto`: as many as the scores of all rounds so far speak against",
+        "`auto`: as many as the scores of all rounds so far suggest",
         default=0.5,
     )
     epsilon: NonNegative = setting(
@@ -64,19 +66,20 @@ class Options(Named):
         "f, the number of malicious replies per round that nearest-neighbour mixing and adaptive clipping withstand",
         default=1,
     )
-    server_lr: AboveZero = setting("what the aggregate is multiplied by", default=1.0)
+    server_lr: AboveZero = setting("the factor by which the aggregate is multiplied", default=1.0)
     tau: NonNegative = setting(
         "the aggregate and the server's learning step are clipped to this length; 0: no clipping", default=0.0
     )
     gamma: NonNegative = setting("server learning: its learning rate in units of the clients'; 0: none", default=0.0)
     gamma_schedule: Literal["constant", "falling", "late"] = setting(
-        "whether γ stays, falls to 0 over the first `gamma-rounds`, or is 0 until they are over", default="constant"
+        "whether γ stays constant, falls to 0 over the first `gamma-rounds`, or is 0 until they are over",
+        default="constant",
     )
     gamma_rounds: Positive = setting("the rounds of `gamma-schedule`", default=15)
     server_epochs: Positive = setting("passes over the server's data in its learning step", default=2)
     server_batch_size: Positive = setting("images per batch of that step", default=180)
     server_objective: Literal["clients", "standard"] = setting(
-        "what the server minimises on its own data: what the clients do, adversarial and calibrated where they are, "
+        "what the server minimises on its own data: the clients' objective, adversarial and calibrated if theirs is, "
         "or the plain cross-entropy",
         default="clients",
     )
@@ -93,14 +96,15 @@ class Options(Named):
         "it rises if training lowered the client's own loss by more than this quantile of the round", default=0.75
     )
     rank_low: Fraction = setting(
-        "it falls if by less than this quantile, or if the client does not report its loss", default=0.25
+        "it falls if training lowered it by less than this quantile, or if the client does not report its loss",
+        default=0.25,
     )
     control_variates: bool = setting(
-        "SCAFFOLD's control variates; the clients' SGD must be without momentum", default=False
+        "SCAFFOLD's control variates; the clients' SGD must have no momentum", default=False
     )
     batch_norm: Literal["clients", "server"] = setting(
         "whose batch-norm statistics the next model has: [combined](security.md#batch-norm-statistics) "
-        "from the clients', or measured anew on the server's data after each round",
+        "from the clients', or measured again on the server's data after each round",
         default="clients",
     )
 
@@ -156,7 +160,7 @@ class Options(Named):
         return self.filter == "zeno" or (self.pre.startswith("arc") and self.malicious > 0)
 
     def terms(self) -> dict[str, Value]:
-        """What clients are told besides the model; whoever does not know a key may ignore it."""
+        """What clients are told besides the model; a client that does not know a key may ignore it."""
         told = dict(self.tell)
         if self.report_losses:
             told[REPORT_LOSSES] = True

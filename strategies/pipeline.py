@@ -41,7 +41,7 @@ FLOWERS = FedAvg()
 ROUNDS = "rounds-done"
 """In a pipeline's state, beside its memory."""
 STRANGERS = 2**62
-"""Ids from here on are nobody's."""
+"""No client has this id or a higher one."""
 NOT_FINITE = "its update is not finite"
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -177,7 +177,7 @@ class Pipeline(Options, FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message per sampled client; those who are asked for the same have the same content."""
+        """One message per sampled client; clients with the same request have the same content."""
         self.verdicts = {}
         if self.fraction_train == 0.0:
             return []
@@ -320,11 +320,11 @@ class Pipeline(Options, FedAvg):
         return [a for a, fine in zip(answers, finite, strict=True) if fine], updates[finite], rejected
 
     def _are_enough(self, replies: int) -> bool:
-        """Whether the rule can work with so many: nodes may fail, and then the model stays for a round."""
+        """Whether the rule can work with this many: nodes may fail, and then the model stays for a round."""
         try:
             self.check_count(replies)
         except UserError as error:
-            logger.warning("The model stays: %s", str(error).removeprefix("strategy."))
+            logger.warning("The model is unchanged: %s", str(error).removeprefix("strategy."))
             return False
         return True
 
@@ -333,7 +333,7 @@ class Pipeline(Options, FedAvg):
         (record,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
         node = reply.metadata.src_node_id
         if record.keys() != {entry.name for entry in self.layout.entries}:
-            raise ValueError(f"node {node}: its arrays are not those of the model that was sent")
+            raise ValueError(f"node {node}: its arrays do not match the model that was sent")
         arrays = {entry.name: view(record[entry.name]) for entry in self.layout.entries}
         for entry in self.layout.entries:
             if arrays[entry.name].shape != entry.shape:
@@ -492,6 +492,6 @@ def _column(values: Tensor | None, rows: int) -> Sequence[float | None]:
 
 
 def _gain(answer: Answer) -> float:
-    """p_i = F_i(x_t) − F_i(x_i), by the client's own word; NaN where it says nothing."""
+    """p_i = F_i(x_t) − F_i(x_i), as the client reports it; NaN if it reports nothing."""
     before, after = answer.numbers.get(BEFORE, math.nan), answer.numbers.get(AFTER, math.nan)
     return float(before) - float(after)  # type: ignore[arg-type]

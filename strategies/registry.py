@@ -45,8 +45,8 @@ class Named(Registered):
         return 1
 
     def always_excludes(self, replies: int) -> tuple[int, str]:
-        """Of so many replies, how many it leaves out in every round, even if all are honest; and the setting that
-        says so, empty where none does."""
+        """Of this many replies, how many it leaves out in every round, even if all are honest; and the setting that
+        says so, empty if none does."""
         return 0, ""
 
     def is_mean(self) -> bool:
@@ -58,7 +58,7 @@ class Named(Registered):
         return ""
 
     def client_defaults(self, experiment: Experiment) -> Mapping[str, Value]:
-        """How clients of this strategy train where the experiment says nothing: `client.` settings by name."""
+        """How clients of this strategy train if the experiment does not say: `client.` settings by name."""
         return {}
 
     def tell_clients(self, experiment: Experiment) -> Mapping[str, Value]:
@@ -85,7 +85,7 @@ def strategy(name: str, paper: str) -> Callable[[type[T]], type[T]]:
 
 
 def with_settings(cls: type[T]) -> type[T]:
-    """The class as a dataclass, so that its settings are arguments too; one that is a dataclass stays as it is."""
+    """The class as a dataclass, so that its settings are arguments too; a dataclass is left unchanged."""
     is_made = "__dataclass_fields__" in vars(cls)
     return cls if is_made else dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 

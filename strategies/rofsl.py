@@ -32,27 +32,29 @@ class RoFSL(ClassAware, Weighted, Pipeline):
         "`angle` those whose cosine with −g0 is below α",
         default="loss",
     )
-    rho: NonNegative = setting("ρ of the loss filter: what an update's squared length costs in its score", default=0.1)
+    rho: NonNegative = setting(
+        "ρ of the loss filter: the weight of an update's squared length in its score", default=0.1
+    )
     theta: Share | Literal["auto"] = setting(
         "θ of the loss filter: the share of replies that is dropped, lowest scores first; "
-        "`auto`: as many as the scores of all rounds so far speak against",
+        "`auto`: as many as the scores of all rounds so far suggest",
         default=0.5,
     )
     compass: Literal["gradient", "corrected"] = setting(
-        "what the loss filter judges by: g0, or g0 without what server learning has done to it "
+        "what the loss filter judges by: g0, or g0 without the effect of server learning "
         "([decoupled](papers.md#rofsl-decoupled))",
         default="gradient",
     )
     length: Literal["short", "server"] = setting(
-        "which lengths the loss filter likes: short ones, or that of the server's own step at the clients' rate",
+        "which lengths the loss filter prefers: short, or that of the server's own step at the clients' rate",
         default="short",
     )
     angle: Cosine = setting("α of the angle filter: the least cosine with the server's descent direction", default=0.0)
     aggregator: Literal["geometric-median", "mean"] = setting(
-        "how the kept updates become one", default="geometric-median"
+        "how the kept updates are combined", default="geometric-median"
     )
     tau: NonNegative = setting(
-        "τ, the length to which the aggregate and the server's learning step are clipped; 0: no clipping", default=1.0
+        "τ: the length to which the aggregate and the server's learning step are clipped; 0: no clipping", default=1.0
     )
     gamma: NonNegative = setting(
         "γ of server learning: its learning rate in units of the clients'; 0: none", default=0.5

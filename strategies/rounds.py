@@ -55,7 +55,7 @@ class Round:
     ranks: Tensor | None = None
     """n, float64: the rank to which each client's update is cut, as a fraction of every layer's; None: uncut."""
     examples: Tensor | None = None
-    """n, float64: how many images each client trained on, as far as it is believed."""
+    """n, float64: how many images each client trained on, up to the accepted limit."""
     class_counts: Tensor | None = None
     """n×C: how many of them are of which class, where clients were asked."""
     layout: Layout | None = None
@@ -100,9 +100,9 @@ class Progress:
     dropped_by: Mapping[int, str] = field(default_factory=dict)
     """Row → the step that filtered it out."""
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Row → why, in words, where the step said so."""
+    """Row → the reason in words, if the step gave one."""
     faint: Mapping[int, str] = field(default_factory=dict)
-    """Row → how little, in words: who was kept, but has next to no weight in the aggregate."""
+    """Row → how little, in words: who was kept, but has almost no weight in the aggregate."""
     weighed_by: str = ""
     """The step that gave the weights."""
     scores: Tensor | None = None
@@ -168,7 +168,7 @@ STAGES = ("cut", "filter", "limit", "pre", "aggregate", "control", "head", "rate
 
 
 def stage(step: Step) -> str:
-    """What kind of part this is; a plain function is taken for an aggregator."""
+    """What kind of part this is; a plain function counts as an aggregator."""
     return getattr(step, "stage", "aggregate")
 
 

@@ -17,7 +17,7 @@ def match_classes(theirs: tuple[str, ...], ours: tuple[str, ...], where: str) ->
     if unknown:
         raise UserError(
             f"{where} has classes that the task lacks: {', '.join(unknown)}; "
-            f"rename or remove them, the task's are {', '.join(ours)}"
+            f"rename or remove them; the task's classes are {', '.join(ours)}"
         )
     return np.array(labels, dtype=np.int64)
 

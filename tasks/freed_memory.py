@@ -1,7 +1,7 @@
 """Freed memory stays with its process for the next allocation.
 
 glibc hands large blocks back to the system as they are freed, and the system clears every page of them again when the
-next batch, or the next client's model, needs as much: thousands of page faults a client.
+next batch, or the next client's model, needs as much: thousands of page faults per client.
 """
 
 from __future__ import annotations

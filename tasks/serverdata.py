@@ -123,7 +123,7 @@ def _convert(images: Images, shape: Shape, key: str = "task.server-data") -> Ima
         return images
     if not all(len(sides) == 3 and sides[0] in (1, 3) for sides in (images.shape, shape)):
         own, wanted = ("×".join(map(str, sides)) for sides in (images.shape, shape))
-        raise UserError(f"{key}: its inputs are {own}, the task's {wanted}: only images can be fitted")
+        raise UserError(f"{key}: its inputs are {own}, the task's {wanted}: only images can be resized")
     return replace(images, pixels=np.stack([fit_pixels(image, shape) for image in images.pixels]))
 
 
@@ -154,10 +154,10 @@ def _fit_deep(pixels: np.ndarray, channels: int, size: tuple[int, int]) -> np.nd
 
 
 def _rendered(task: Task, dataset: Dataset) -> Images:
-    """20 white-on-black images a class: 5 rotations, 4 sizes of its character."""
+    """20 white-on-black images per class: 5 rotations, 4 sizes of its character."""
     if len(dataset.shape) != 3:
         raise UserError(
-            f"task.server-data = rendered draws images, and those of {dataset.name} are none: use holdout:N, none, "
+            f"task.server-data = rendered draws images, but {dataset.name} has none: use holdout:N, none, "
             "csv:PATH or npz:PATH"
         )
     if any(len(name) != 1 for name in dataset.classes):
@@ -232,7 +232,7 @@ def _font_path(name: str) -> Path:
         return known[wanted]
     near = difflib.get_close_matches(wanted, known, n=4, cutoff=0.3)
     names = ", ".join(known[key].stem for key in near) or DEFAULT_FONT
-    raise UserError(f"task.server-font = {name} is not known; near are {names}; or give the path of a .ttf or .otf")
+    raise UserError(f"task.server-font = {name} is not known; similar: {names}; or give the path of a .ttf or .otf")
 
 
 def _font_folder() -> Path:

@@ -20,11 +20,11 @@ from thistle.tasks.training import Loss, at_once
 
 LEAST = 160_000_000
 """Multiplications in a part: some ten milliseconds' worth. With half as many, the parts of a batch of the CIFAR CNN
-cost a fifth more than the whole batch; as it is, next to nothing more."""
+cost a fifth more than the whole batch; as it is, almost nothing more."""
 FEWEST, MOST = 3, 16
 """Parts of a batch; fewer are not worth it."""
 LIGHT = 100
-"""Where a part could have so many images, there is no need to cut."""
+"""If a part could have this many images, there is no need to cut."""
 LEAST_CHUNK = 8
 APART = {
     *(nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout, nn.Conv2d, nn.Linear, CosineHead),
@@ -67,7 +67,7 @@ class Shards:
         return most if images >= LIGHT else min(most, max(images, LEAST_CHUNK))
 
     def parts(self, count: int) -> int:
-        """Into how many a batch of so many images is cut."""
+        """Into how many parts a batch of this many images is cut."""
         parts = min(self.work * count // LEAST, MOST, count)
         return parts if self.apart and parts >= FEWEST else 1
 

@@ -9,9 +9,9 @@ import numpy as np
 from thistle.experiments.randomness import seed_for
 
 Ties = Callable[[int], np.ndarray]
-"""Ranks of so many classes: who gets the next image when remainders are equal."""
+"""Ranks of this many classes: which one gets the next image when remainders are equal."""
 Pick = Callable[[np.ndarray, int], np.ndarray]
-"""So many of a class's images."""
+"""This many of a class's images."""
 
 
 def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

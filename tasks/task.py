@@ -54,7 +54,7 @@ def prepare_task(
     scheme: str = "",
     shared: bool = True,
 ) -> Task:
-    """Load, share out and check everything; raises UserError for what the user can put right.
+    """Load, divide and check everything; raises UserError for what the user can fix.
 
     `server_data` false: nobody asks for it, so it is not made (what is held out of the test set stays held out).
     `scheme`: how the rows of a table become values, where others have agreed on that. `shared` false: clients may have
@@ -65,7 +65,7 @@ def prepare_task(
     if shared and not len(dataset.train):
         raise UserError(
             f"task.name = {task.name!r}: there are no training images or rows to share out; with a test set alone, "
-            "only nodes with data of their own can train (thistle deploy node --data)"
+            "only nodes with their own data can train (thistle deploy node --data)"
         )
     server_images = None
     if server_data or task.server_data.startswith("holdout"):

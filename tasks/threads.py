@@ -33,7 +33,7 @@ def cores() -> int:
 
 @contextmanager
 def every_core() -> Iterator[None]:
-    """Inside, work is shared out to a thread per processor; outside, whoever has it does it alone."""
+    """Inside, work is divided among one thread per processor; outside, the calling thread does it alone."""
     before, _Allowed.threads = _Allowed.threads, cores()
     try:
         yield
@@ -74,7 +74,7 @@ class _Share(Generic[T, R]):
         self.caller = current_thread()
 
     def work(self, worker: Callable[[T], R]) -> None:
-        """Until nothing is left, or it would be in vain."""
+        """Until nothing is left, or more would be useless."""
         while not (self.over or self.failures):
             if isinstance(self.caller, Background) and self.caller.cancelled:
                 raise Cancelled

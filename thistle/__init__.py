@@ -56,7 +56,7 @@ def run(
     workers: int | None = None,
     progress: bool = True,
 ) -> Run:
-    """Run an experiment and return what it left; the same as the command `thistle run`.
+    """Run an experiment and return its results; the same as the command `thistle run`.
 
     Args:
         source: a preset's name, the path of a .toml file, or a dictionary of settings.
@@ -84,16 +84,16 @@ def sweep(
     jobs: int | None = None,
     progress: bool = True,
 ) -> SweepResult:
-    """Run every cell of a sweep that has not finished yet; the same as the command `thistle sweep`.
+    """Run every unfinished cell of a sweep; the same as the command `thistle sweep`.
 
     Args:
-        source: a sweep's name, the path of its .toml file, or a dictionary of what such a file says.
+        source: a sweep's name, the path of its .toml file, or a dictionary with the same content.
         overrides: settings to change in every cell, by their dotted names.
         name: the sweep's folder below `out`; default: the file's name.
         engine: "ray" or "inline"; default: the file's.
         jobs: cells at once; default: one (ray), or one per core (inline).
 
-    Raises UserError for bad input and, after all other cells have run, SweepFailed where cells failed.
+    Raises UserError for bad input and, after all other cells have run, SweepFailed if cells failed.
     """
     from thistle.api import run_sweep
 
@@ -121,12 +121,12 @@ def stress(
         overrides: settings to change, by their dotted names.
         fractions: shares of malicious clients; there is a worst case for each.
         suite: "standard" (the lowest accuracy), "backdoor" (the highest success of the attack) or "all".
-        seeds: how many; the worst attacks are run with all of them.
-        budget: minutes; less is tried, so that the search ends in time.
+        seeds: how many; the worst attacks run with all of them.
+        budget: minutes; the search tries fewer attacks to end in time.
         name: the search's folder below `out`; default: the experiment's name and -stress.
         jobs: runs at once; default: one (ray), or one per core (inline).
 
-    Raises UserError for bad input and, after all other runs, StressFailed where runs failed. The same call continues
+    Raises UserError for bad input and, after all other runs, StressFailed if runs failed. The same call continues
     a search that was interrupted.
     """
     from thistle.api import run_stress
@@ -154,7 +154,7 @@ def load(run: str | Path, out: str | Path = "runs") -> Run:
 
 
 def open_run(run: str | Path, out: str | Path = "runs") -> Run:
-    """Any run, finished or not, failed or still going on: given by its folder or its name below `out`."""
+    """Any run, finished or not, failed or still running: given by its folder or its name below `out`."""
     from thistle.results import runs
 
     return runs.open_run(run, out)

@@ -102,7 +102,7 @@ def _first(failed: Mapping[str, str]) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """An engine that fails before there is a run folder is a failed run, too."""
+    """An engine that fails before there is a run folder also counts as a failed run."""
     try:
         yield
     except EngineError as error:

@@ -1,7 +1,7 @@
 """The command line. Contract: results on stdout, progress and messages on stderr.
 
-Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can put
-right, said in one line; 3 of `verify`: another model, but in another environment; 130 and 143 stopped by Ctrl-C or
+Exit codes: 0 done; 1 a run or a cell failed, or a sweep is not as its file expects; 2 something the user can
+fix, explained in one line; 3 of `verify`: another model, but in another environment; 130 and 143 stopped by Ctrl-C or
 SIGTERM, resumable.
 """
 
@@ -109,7 +109,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:  # not about a file of the user's: a fault of ours, to be shown whole
+        if error.filename is None:  # not about a user's file: our own fault, so show it in full
             raise
         complain(f"{error.filename2 or error.filename}: {error.strerror}")
         sys.exit(2)

@@ -34,7 +34,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Crafted:
-    """Adversarial images, and κ: at how many of the points before each step the image was still taken for its class
+    """Adversarial images, and κ: at how many of the points before each step the image was still classified correctly
     (counted until the first mistake: GAIRAT's distance to the decision boundary)."""
 
     pixels: Tensor

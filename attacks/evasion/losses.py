@@ -1,4 +1,4 @@
-"""What adversarial examples maximise: functions of logits and labels, one value an image."""
+"""What adversarial examples maximise: functions of logits and labels, one value per image."""
 
 from __future__ import annotations
 

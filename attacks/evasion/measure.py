@@ -1,4 +1,4 @@
-"""How many images a model still gets right under an attack, all in all and class by class."""
+"""How many images a model still gets right under an attack, in total and by class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Chunk = tuple[Tensor, Tensor, Tensor | None]
 
 
 AA_BATCH = 100
-"""AutoAttack takes minutes for these: more at once would not show any progress."""
+"""AutoAttack takes minutes for these; larger batches would show no progress."""
 
 
 @dataclass(frozen=True)

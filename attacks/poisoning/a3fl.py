@@ -30,9 +30,9 @@ STEP = 0.01
 """Of the signed descent on δ."""
 UNLEARNING = Recipe(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=5e-4)
 RENEWAL = 5
-"""θ' is made anew after this many passes."""
+"""θ' is made again after this many passes."""
 IMAGES = 128
-"""At most so many of a client's images are used for the search."""
+"""The search uses at most this many of a client's images."""
 Side = Annotated[int, Field(ge=1, lt=2**63)]
 
 
@@ -61,7 +61,7 @@ class A3FL(Stamping):
         return Aimed(partial(self.stamped, trigger), {PATTERN: trigger.pattern})
 
     def found(self, shape: Shape, pattern: Tensor | None) -> Trigger:
-        """The trigger as it is known; gray: nobody has searched yet."""
+        """The latest trigger; gray: nobody has searched yet."""
         gray = square(shape, self.side, GRAY)
         return gray if pattern is None else Trigger(gray.mask, pattern)
 

@@ -1,4 +1,4 @@
-"""For servers that check updates against a gradient of their own."""
+"""For servers that check updates against their own gradient."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from thistle.strategies.aggregators.clipping import unit
 
 @attack("adaptive", knows="colluders")
 class Adaptive(ByColluders):
-    """As harmful as an update can be that a server with data of its own takes for descent.
+    """The most harmful update that a server with its own data accepts as descent.
 
-    A guess at such a server's filter by those who know neither the rule nor g0; `white-box` knows both, and is far
+    It guesses such a server's filter without knowing the rule or g0; `white-box` knows both, and is far
     stronger.
 
     A loss or an angle filter keeps what has a large enough inner product with the server's −g0. Colluders do not have

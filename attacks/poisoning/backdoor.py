@@ -16,7 +16,7 @@ from thistle.attacks.registry import Evaluated, PoisoningAttack, attack, check_c
 from thistle.experiments.settings import AboveZero, Fraction, Natural
 from thistle.tasks.dataset import Shape
 
-TARGET = "the number of the class for which stamped images are to be taken"
+TARGET = "the number of the class that stamped images should be classified as"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Stamping(PoisoningAttack):
 
     family = "backdoors"
     stamps = True
-    strength: Fraction = setting("share of each batch that is stamped", default=0.5, declared=(0.25, 0.5))
+    strength: Fraction = setting("the share of each batch that is stamped", default=0.5, declared=(0.25, 0.5))
     boost: AboveZero = setting("the update is multiplied by it", default=5.0, tried=(5.0, 1.0))
     target: Natural = setting(TARGET, default=0)
 
@@ -44,7 +44,7 @@ class Stamping(PoisoningAttack):
         return Poison(update=Scale(strength=self.boost))
 
     def check(self, classes: int | None) -> None:
-        """The class that stamped images are to be taken for must be there."""
+        """The task must have the class that stamped images should be classified as."""
         check_class("target", self.target, classes)
 
     def measure(self, evaluated: Evaluated) -> dict[str, float]:

@@ -17,18 +17,18 @@ from thistle.experiments.settings import Fraction, NonNegative
 
 @attack("constrain-and-scale", "Bagdasaryan et al. 2020", knows="own data")
 class ConstrainAndScale(Stamped):
-    """A backdoor that stays near the model x_t that came; sends γu.
+    """A backdoor that stays near the received model x_t; sends γu.
 
     Minimises αL + (1 − α)‖x − x_t‖. γ = n/f replaces the model of a mean over n clients, f of whom attack. γu is
     projected to a ball of radius `attack.radius`.
     """
 
     boost: NonNegative = setting("γ: the update is multiplied by it; 0: n/f, which replaces a mean", default=0.0)
-    alpha: Fraction = setting("α: the weight of the loss; the rest is that of the distance", default=0.9)
+    alpha: Fraction = setting("α: the weight of the loss; the distance has the rest", default=0.9)
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
 
     def poison(self, facts: Facts) -> Poison:
-        """Another loss, and what becomes of the update."""
+        """Another loss, and what to do with the update."""
         within = ScaleWithin(self.boost or facts.n / facts.f, self.radius)
         return replace(super().poison(facts), constraint=self.constrained, update=within)
 

@@ -25,12 +25,14 @@ Part = Annotated[int, Field(ge=BY_NUMBER, lt=2**63)]
 class DistributedBackdoor(Stamped):
     """A backdoor in parts: each attacker stamps one of k.
 
-    Attacker i stamps part i mod k. Success is measured with the whole trigger, which nobody trained on.
+    Attacker i stamps part i mod k. Success is measured with the whole trigger, which no attacker trained on.
     """
 
-    trigger: TriggerName = setting("the whole trigger, of which each attacker stamps a part", default="distributed")
+    trigger: TriggerName = setting("the whole trigger; each attacker stamps a part of it", default="distributed")
     parts: Parts = setting("k", default=4)
-    own_part: Part = setting("the number of the part that is stamped, from 0; -1: by the attacker", default=BY_NUMBER)
+    own_part: Part = setting(
+        "the number of the part that is stamped, from 0; -1: each attacker stamps its own", default=BY_NUMBER
+    )
     has_parts = True
 
     def part(self, attack: Attack, who: Attacker) -> Attack:

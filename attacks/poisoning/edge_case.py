@@ -1,4 +1,4 @@
-"""A backdoor without a trigger: rare images are to be taken for one class."""
+"""A backdoor without a trigger: the model should classify rare images as one class."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class EdgeCase(PoisoningAttack):
     """Rare images mean class attack.target; sends attack.boost · u.
 
     The first images of each (shuffled) batch are replaced by images drawn from the folder. Every fifth image of the
-    folder is kept from the attackers: success is the share of these that the model takes for the target.
+    folder is kept from the attackers: success is the share of these that the model classifies as the target.
     """
 
-    strength: Fraction = setting("share of each batch that is replaced", default=0.5, declared=(0.25, 0.5))
+    strength: Fraction = setting("the share of each batch that is replaced", default=0.5, declared=(0.25, 0.5))
     images: str = setting("a folder of images, or an .npz file with the array x_train (and x_test)", default="")
     boost: AboveZero = setting("the update is multiplied by it", default=1.0)
     radius: NonNegative = setting("a longer update is shortened to this; 0: never", default=0.0)
-    target: Natural = setting("the number of the class for which the rare images are to be taken", default=0)
+    target: Natural = setting("the number of the class that the rare images should be classified as", default=0)
     family = "backdoors"
     stamps = True
     needs = ("images",)
 
     def poison(self, facts: Facts) -> Poison:
-        """Other data, and what becomes of the update."""
+        """Other data, and what to do with the update."""
         return Poison(aim=self.aim, update=ScaleWithin(self.boost, self.radius))
 
     def aim(self, model: nn.Module, pixels: Tensor, labels: Tensor, past: Past, generator: torch.Generator) -> Aimed:
@@ -59,6 +59,6 @@ class EdgeCase(PoisoningAttack):
         load_images(self.images, shape)
 
     def measure(self, evaluated: Evaluated) -> dict[str, float]:
-        """How many images that no attacker trained on are taken for the target."""
+        """How many images that no attacker trained on are classified as the target."""
         held = load_images(self.images, evaluated.shape).held.to(evaluated.pixels.device)
         return {"attack_success": share_taken_for(evaluated.model, held, self.target, evaluated.batch_size)}

@@ -19,7 +19,7 @@ from thistle.tasks.sources.npz import npz_arrays, to_pixels
 
 KEY = "attack.images"
 HELD = 5
-"""Every so many'th image is kept to measure success."""
+"""One image in this many is kept to measure success."""
 MOST = 10_000
 Pictures = tuple[list[np.ndarray], list[np.ndarray]]
 """c×h×w each: those to train on, and those to measure with, if these are known already."""

@@ -16,7 +16,7 @@ SIGMA = "sigma"
 
 @attack("free-rider", "Fraboni et al. 2021", knows="past models")
 class FreeRider(ByMemory):
-    """The federation's last step again, with noise that fades.
+    """Repeats the federation's last step, with noise that fades.
 
     x_t − x_{t−1} + ν σ t^{−γ} ε with ε ~ N(0, I), each for itself: σ is the standard deviation of the first step that
     attackers saw, over its parameters, and t the round. `replay = false`: the noise alone.
@@ -24,7 +24,9 @@ class FreeRider(ByMemory):
 
     strength: NonNegative = setting("ν, the noise in units of σ", default=1.0, declared=(1.0,))
     decay: NonNegative = setting("γ: how fast the noise fades", default=1.0)
-    replay: bool = setting("whether the federation's last step is sent again, or the noise alone", default=True)
+    replay: bool = setting(
+        "whether to send the federation's last step again with the noise, or only the noise", default=True
+    )
 
     def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         step = past.step

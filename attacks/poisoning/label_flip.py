@@ -36,8 +36,8 @@ class TargetedLabelFlip(OnData):
     """Trains on class attack.source as class attack.target."""
 
     strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))
-    source: Natural = setting("the number of the class that is to be mistaken", default=0)
-    target: Natural = setting("the number of the class that it is to be taken for", default=1)
+    source: Natural = setting("the number of the class that should be misclassified", default=0)
+    target: Natural = setting("the number of the class that it should be classified as", default=1)
 
     def __call__(self, pixels: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
         return pixels, labels.masked_fill(labels == self.source, self.target)
@@ -49,19 +49,19 @@ class TargetedLabelFlip(OnData):
     def check(self, classes: int | None) -> None:
         """Two classes that the task has."""
         if self.source == self.target:
-            raise UserError(f"attack.target = {self.target}: is attack.source itself; choose another class")
+            raise UserError(f"attack.target = {self.target}: is the same as attack.source; choose another class")
         check_class("source", self.source, classes)
         check_class("target", self.target, classes)
 
     def measure(self, evaluated: Evaluated) -> dict[str, float]:
-        """How many images of the source are taken for the target."""
+        """How many images of the source are classified as the target."""
         chosen = evaluated.pixels[evaluated.labels == self.source]
         return {"attack_success": share_taken_for(evaluated.model, chosen, self.target, evaluated.batch_size)}
 
 
 @attack("label-flip-dynamic", "Shejwalkar et al. 2022", knows="own data")
 class DynamicLabelFlip(PoisoningAttack):
-    """Trains on each image as the class that the model that came finds least likely."""
+    """Labels each image as the class that the received model finds least likely."""
 
     family = "labels"
     strength: NonNegative = setting("times the learning rate", default=1.0, declared=(1.0, 2.0))
@@ -71,7 +71,7 @@ class DynamicLabelFlip(PoisoningAttack):
         return Poison(rate=self.strength, aim=self.aim)
 
     def aim(self, model: nn.Module, pixels: Tensor, labels: Tensor, past: Past, generator: torch.Generator) -> Aimed:
-        """The model changes as it is trained: what it said before is asked of a copy."""
+        """The model changes during training, so a copy gives its earlier predictions."""
         came = copy.deepcopy(model).eval()
 
         def flipped(pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

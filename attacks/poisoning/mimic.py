@@ -12,7 +12,7 @@ from thistle.attacks.registry import attack
 
 @attack("mimic", "Karimireddy et al. 2022", knows="honest clients")
 class Mimic(ByColluders):
-    """All copy one honest client.
+    """All attackers copy one honest client.
 
     The first of the panel.
     """

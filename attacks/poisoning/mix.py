@@ -9,7 +9,7 @@ from thistle.experiments.settings import Attack, NonNegative
 
 @attack("mix", "RoFSL", knows="own data")
 class Mix(PoisoningAttack):
-    """Half flip signs, half flip labels, each with a strength of its own.
+    """Half flip signs, half flip labels, each with its own strength.
 
     Signs with ν ~ U[0.1, 10.1], labels at a learning rate times ν ~ U[0.1, 2.1].
     """

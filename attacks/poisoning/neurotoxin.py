@@ -16,13 +16,13 @@ from thistle.experiments.settings import Fraction
 
 @attack("neurotoxin", "Zhang et al. 2022", knows="own data")
 class Neurotoxin(Stamped):
-    """A backdoor that spares what the federation moved most.
+    """A backdoor that spares the parameters that the federation moved most.
 
     The share `attack.spared` of the parameters with the largest |x_t − x_s|, s the round in which an attacker was last
     asked, is neither trained nor sent. When they are asked for the first time, nothing is spared.
     """
 
-    spared: Fraction = setting("share of the parameters that is left alone", default=0.05)
+    spared: Fraction = setting("the share of the parameters that stay unchanged", default=0.05)
     remembers = True
 
     def poison(self, facts: Facts) -> Poison:

@@ -34,7 +34,7 @@ Constraint = Callable[[Tensor, nn.Module, Mapping[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Past:
-    """What attackers know of earlier rounds. They pool it: whoever is asked knows what any of them saw last."""
+    """What attackers know of earlier rounds. They pool it: the one that is asked knows what any of them saw last."""
 
     model: Tensor
     """x_t: the model that came now."""
@@ -97,7 +97,7 @@ class Poison:
     drawn: DrawnCollusion | None = None
     """A collusion with noise of each colluder's own."""
     panel: int | None = None
-    """How many trainings the collusion wants to see, again and again by those who are few; None: up to five."""
+    """How many trainings the collusion needs; few attackers train repeatedly. None: up to five."""
 
     @property
     def changes_update(self) -> bool:
@@ -127,7 +127,7 @@ class Facts:
     number: int = 1
     """Of the round."""
     defence: Defence | None = None
-    """For those who know the rule, or the whole defence."""
+    """For attackers that know the rule, or the whole defence."""
     seed: int = 0
     """Of the experiment: attackers draw from it what they must have in common."""
 
@@ -155,7 +155,7 @@ class Defence(Protocol):
         """What the federation has made of its first model so far."""
 
     def worst(self, honest: Tensor, copies: int, target: Tensor) -> list[Tensor]:
-        """What its filters offer in closed form: updates that so many copies of pass with, farthest along `target`."""
+        """What its filters offer in closed form: updates of which `copies` pass, farthest along `target`."""
 
 
 class OnUpdate(PoisoningAttack):
@@ -190,7 +190,7 @@ class ByColluders(PoisoningAttack):
 
     family: ClassVar[Family] = "colluders"
     jitter: Fraction = setting(
-        "each colluder adds noise of its own, of this share of the length, so that no two send the same", default=0.0
+        "each colluder adds its own noise, of this share of the length, so that no two send the same", default=0.0
     )
 
     def __call__(self, panel: Tensor, facts: Facts) -> Tensor:

@@ -22,17 +22,17 @@ C, ANCHOR, SINCE = "c", "anchor", "since"
 
 @attack("poisoned-fl", "Xie et al. 2025", knows="past models")
 class PoisonedFL(ByMemory):
-    """One fixed random direction in all rounds, as long as the model follows.
+    """One fixed random direction in all rounds while the model follows it.
 
     Sends λ(v ⊙ s). s ∈ {±1}^d is drawn once, from the seed. With g the federation's last step and m the message that
     attackers sent then: v = |g − m‖g‖/‖m‖| divided by its length, so that parameters that others moved get more, and
     λ = c‖g‖. Every `every` rounds: if the model's change agrees in sign with s no more often than chance does (the 99 %
-    quantile of the binomial distribution), c ← 0.7c. Before anything is known of g, attackers send honest updates;
+    quantile of the binomial distribution), c ← 0.7c. Until attackers know g, they send honest updates;
     where g is m itself but for its length, all parameters get the same.
     """
 
     strength: AboveZero = setting("c at the start", default=8.0, declared=(8.0,))
-    every: Positive = setting("rounds between two tests whether the model follows", default=50)
+    every: Positive = setting("rounds between two tests of whether the model follows", default=50)
 
     def __call__(self, own: Tensor, past: Past, facts: Facts, generator: torch.Generator) -> Sent:
         if past.step is None or past.sent is None:

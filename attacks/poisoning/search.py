@@ -44,5 +44,5 @@ def within_reach(vector: Tensor, panel: Tensor) -> Tensor:
 
 def defence_of(facts: Facts) -> Defence:
     """The strategy in the attackers' hands."""
-    assert facts.defence is not None, "whoever says what it tries out is given it"
+    assert facts.defence is not None, "an attack that names a rule to try out is given it"
     return facts.defence

@@ -1,4 +1,4 @@
-"""The attack of those who know all: the whole defence with its settings, data and state, and honest clients."""
+"""The attack with full knowledge: the whole defence with its settings, data and state, and honest clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @attack("white-box", knows="defence")
 class WhiteBox(Searched):
-    """What does the most harm to the experiment's own strategy, found by trying it out.
+    """What harms the experiment's own strategy most, found by trial.
 
     It knows who takes part in the round. With μ the mean of the honest updates and x_0 the first model, the f copies of
     v that all send maximise
@@ -42,7 +42,7 @@ class WhiteBox(Searched):
     (`worst`, as it is and half as long), mixtures of the best two, and a golden-section search of its length.
     """
 
-    undo: NonNegative = setting("e: what it is worth to undo what was learnt before this round", default=1.0)
+    undo: NonNegative = setting("e: the value of undoing what was learnt before this round", default=1.0)
 
     def tries_out(self) -> str:
         """All of what the server does."""
@@ -111,7 +111,7 @@ def _first(defence: Defence, panel: Tensor, facts: Facts, target: Tensor) -> Ite
 
 
 def golden_section(harm: Callable[[float], float], evaluations: int) -> None:
-    """Try so many points between −1 and 1, ever closer to where `harm` is largest if it has one maximum there."""
+    """Try this many points between −1 and 1, ever closer to where `harm` is largest if it has one maximum there."""
     low, high = -1.0, 1.0
     points = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
     values = [harm(point) for point in points]

@@ -11,7 +11,7 @@ from thistle.attacks.registry import attack
 
 @attack("zero", knows="nothing")
 class Zero(OnUpdate):
-    """Sends the model back as it came."""
+    """Sends the model back unchanged."""
 
     def __call__(self, own: Tensor, generator: torch.Generator) -> Tensor:
         return torch.zeros_like(own)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 SHORT, HALF, THIRD = 3, 2, 3
 FINALISTS = 3
-"""At least so many get all seeds; and so many are tried with variations."""
+"""At least this many get all seeds; and this many are tried with variations."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ JITTER = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An attack with settings, to be tried."""
+    """An attack with settings to try."""
 
     kind: str
     suite: Suite
@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def keys(self) -> dict[str, Value]:
-        """What an experiment has to say to be attacked by it."""
+        """The settings that an experiment needs for this attack."""
         return {"attack.kind": self.kind, **dict(self.settings)}
 
     @property

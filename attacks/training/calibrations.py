@@ -168,5 +168,5 @@ def make_views(client: Client, prior: Tensor) -> Views:
 
 
 def prior_of(client: Client, labels: Tensor, classes: int) -> Tensor:
-    """log π of whoever has these labels, as `client.calibration` counts them."""
+    """log π of a client with these labels, as `client.calibration` counts them."""
     return CALIBRATIONS[client.calibration].prior(labels, classes, client.prior_delta)

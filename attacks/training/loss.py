@@ -69,7 +69,7 @@ def calibrated_loss(
     ratio: float,
     bounds: Bounds = PIXELS,
 ) -> CalibratedLoss:
-    """As `client` has it in round `number`, for whoever trains on these labels; `ratio` of a batch is adversarial.
+    """As `client` has it in round `number`, for training on these labels; `ratio` of a batch is adversarial.
 
     `bounds`: of what the model sees.
     """

@@ -149,7 +149,7 @@ def gairat(forward: Forward, pixels: Tensor, crafted: Crafted, labels: Tensor, s
 
 
 def divergence(logits: Tensor, others: Tensor) -> Tensor:
-    """KL(softmax(logits)‖softmax(others)), one value an image."""
+    """KL(softmax(logits)‖softmax(others)), one value per image."""
     log_p, log_q = log_softmax(logits, 1), log_softmax(others, 1)
     return (log_p.exp() * (log_p - log_q)).sum(1)
 

@@ -20,7 +20,7 @@ EACH, SERVER = 400, 100
 
 
 def main(folder: Path) -> None:
-    """Each hospital has 400 images, the server 100 of its own and 497 to test with; nobody has another's."""
+    """Each hospital has 400 images, the server 100 of its own and 497 to test with; nobody shares images."""
     digits = load_digits()
     images, labels = (digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(labels))

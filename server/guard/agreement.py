@@ -29,7 +29,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Agreement:
-    """What this round's replies shall hold."""
+    """What this round's replies should hold."""
 
     metrics: Mapping[str, int | None]
     """A metric's name → None where it is a number, or its length where it is a list."""

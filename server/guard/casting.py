@@ -36,7 +36,7 @@ def _values(aggregate: ArrayRecord, layout: Layout) -> dict[str, np.ndarray]:
         raise KeyError("other names than the model's")
     values = {name: aggregate[key].numpy() for name, key in zip(names, keys, strict=True)}
     if any(array.dtype.kind not in "fiub" for array in values.values()):
-        raise TypeError("something else than numbers")
+        raise TypeError("something other than numbers")
     return values
 
 

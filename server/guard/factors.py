@@ -1,7 +1,7 @@
 """A reply's arrays, when they are the factors of an update: checked as strictly as a model, then made into one.
 
-Nothing is believed but the factors themselves: the model that is handed on is the one that was sent plus their
-product, so that whoever sends good factors has sent a good update.
+Only the factors themselves are trusted: the model that is passed on is the one that was sent plus their product, so
+that good factors mean a good update.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Guarded(Strategy):
         if not isinstance(strategy, Strategy):
             raise UserError(f"Guarded({type(strategy).__name__}): wraps a Flower Strategy, such as Guarded(FedAvg())")
         if isinstance(strategy, Trees):
-            raise UserError(f"Guarded({type(strategy).__name__}): trees have no fixed layout that could be checked")
+            raise UserError(f"Guarded({type(strategy).__name__}): trees have no fixed layout to check")
         if max_examples is not None and max_examples < 1:
             raise UserError(f"Guarded: max_examples = {max_examples}: should be 1 or more")
         self.inner, self.model = strategy, model

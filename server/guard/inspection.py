@@ -1,6 +1,6 @@
 """The guard: each reply alone becomes an answer, made of what was checked, or a verdict with a reason.
 
-Nothing a reply says can raise, and no reply changes what becomes of another client's.
+Nothing in a reply can raise, and no reply affects another client's verdict.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Guard:
     def _judge(
         self, client: int, mail: Mail, terms: Terms, cap: int, row: np.ndarray, inspection: Inspection
     ) -> Verdict:
-        """Add the answer of a client whose reply is good, and its update in `row`; say what became of it."""
+        """Add the answer of a client whose reply is good, and its update in `row`; return the verdict."""
         try:
             answer = self.read(client, _only_records(mail), terms, cap, row)
         except Failed as failure:

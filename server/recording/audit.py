@@ -136,7 +136,7 @@ def ranges(ids: Iterable[int]) -> str:
 
 
 def _digest_once(name: str, record: Record, known: dict[int, str]) -> str:
-    """Requests share their model: it is looked at once."""
+    """Requests share their model, so it is hashed only once."""
     if id(record) not in known:
         known[id(record)] = _sha256(pack({name: record}))
     return known[id(record)]

@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write beside, then rename: whoever is killed in between leaves the previous one whole."""
+    """Write a new file, then rename it: a process killed in between leaves the previous one intact."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = save(
         {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in checkpoint.arrays.items()}
@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest that is whole; None where there is none."""
+    """The newest complete one; None if there is none."""
     for path in reversed(_all(folder)):
         try:
             state = json.loads((path / "state.json").read_bytes())
@@ -63,7 +63,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
                 raise ValueError("its sum does not match")
             return Checkpoint(state["round"], load(tensors), state["plain"])
         except (OSError, ValueError, KeyError) as error:
-            logger.warning("checkpoint %s is broken and passed over: %s", path.name, error)
+            logger.warning("checkpoint %s is broken and was skipped: %s", path.name, error)
     return None
 
 

@@ -60,7 +60,7 @@ class Detection:
     filter: Score = field(default_factory=Score)
     """Of the replies that the guard let pass: whom a step filtered out."""
     whole: Score = field(default_factory=Score)
-    """Of all replies: whose update was filtered out, rejected, or had next to no weight."""
+    """Of all replies: whose update was filtered out, rejected, or had almost no weight."""
     failed_attackers: int = 0
 
     @classmethod
@@ -75,7 +75,7 @@ class Detection:
 
     @property
     def every_attacker_failed(self) -> bool:
-        """Whether none of those who should have attacked sent anything."""
+        """Whether no client that should have attacked sent anything."""
         return self.failed_attackers > 0 and not self.whole.attacks
 
     def counts(self) -> dict[str, Any]:

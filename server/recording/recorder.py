@@ -1,4 +1,4 @@
-"""What a run writes as it goes: a line a round in metrics.jsonl, a line a client in verdicts.jsonl."""
+"""What a run writes as it goes: one line per round in metrics.jsonl, one per client in verdicts.jsonl."""
 
 from __future__ import annotations
 

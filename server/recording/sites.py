@@ -63,7 +63,7 @@ def _one(rounds: Sequence[Line]) -> dict[str, Any]:
 
 
 def is_left_out(outcome: Line) -> bool:
-    """Whether the site did its work in vain in this round."""
+    """Whether the site's work was not used in this round."""
     return sum(outcome.get(kind, 0) for kind in EXCLUDED) > outcome.get("accepted", 0)
 
 

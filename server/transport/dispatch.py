@@ -57,7 +57,7 @@ class Chunk:
 
 
 def balance(messages: Sequence[Message], size: Callable[[int], int], hosts: int, chunk: int) -> list[list[Message]]:
-    """Chunks of equal work: as many as hosts, or (`chunk` > 0) of so many clients each; the largest first."""
+    """Chunks of equal work: as many as hosts, or (`chunk` > 0) of this many clients each; the largest first."""
     ordered = sorted(messages, key=lambda message: -size(message.metadata.dst_node_id))
     if chunk:
         return [ordered[start : start + chunk] for start in range(0, len(ordered), chunk)]
@@ -117,7 +117,7 @@ class Dispatch:
             self.out[host] = (message.metadata.message_id, chunk)
 
     def collect(self) -> list[Reply]:
-        """The replies that have come in, one a client."""
+        """The replies that have come in, one per client."""
         waiting = {name: host for host, (name, _) in self.out.items()}
         replies: list[Reply] = []
         for reply in self.inner.pull_messages(list(waiting)) if waiting else ():
@@ -145,7 +145,7 @@ class Dispatch:
             self.suspects.update(chunk.ids)
             reason = f"its process died under it, {lived:.0f} s after it was sent"
             return [Reply.to(chunk.messages[0], reason)]
-        logger.warning("host %d died with clients %s: each is tried alone", host, _some(chunk.ids))
+        logger.warning("host %d died with clients %s: each will be retried alone", host, _some(chunk.ids))
         tries = chunk.tries + alone
         self.queue.extendleft(Chunk([message], chunk.host, tries) for message in reversed(chunk.messages))
         self.retried += len(chunk.messages)

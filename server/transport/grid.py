@@ -1,6 +1,6 @@
 """The cohort grid: strategies see one node per logical client 0…N−1, whatever the number of hosts.
 
-Each host gets one message a round: the model once and the ids to run there. Its answer is unpacked into one reply a
+Each host gets one message per round: the model once and the ids to run there. Its answer is unpacked into one reply a
 client, so that strategies cannot tell the difference.
 """
 
@@ -57,20 +57,20 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
         if found and (len(found) >= wanted if wanted else time.monotonic() - since > SETTLE):
             return found
         time.sleep(POLL)
-    raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts came within {patience:.0f} s")
+    raise UserError(f"runtime.workers = {wanted}: only {len(found)} hosts appeared within {patience:.0f} s")
 
 
 class CohortGrid(GridAround):
     """A grid of logical nodes over the hosts of `inner`."""
 
     def __init__(self, inner: Grid, hosts: Hosts, size: Callable[[int], int], *, chunk: int, limit: float) -> None:
-        """`size`: a client's share of the work; `chunk`: clients a message, 0: all; `limit`: seconds a client has."""
+        """`size`: a client's share of the work; `chunk`: clients per message, 0: all; `limit`: seconds per client."""
         self.inner, self.hosts, self.size = inner, hosts, size
         self.chunk, self.limit = chunk, limit
         self.on_send: list[Callable[[Sequence[Message]], None]] = []
         """Called with a round's messages before they go out."""
         self.on_reply: list[Callable[[Reply], None]] = []
-        """Called with each client's reply as soon as it is there."""
+        """Called with each client's reply as soon as it arrives."""
         self.retried = 0
         """Clients of the last round that were sent again because their host had died."""
         self._busy: set[int] = set()
@@ -99,7 +99,7 @@ class CohortGrid(GridAround):
         self._pings |= {message.metadata.message_id: message.metadata.dst_node_id for message in asked}
 
     def _take_in(self) -> None:
-        """Answers to pings: newcomers join, and whoever was busy is free."""
+        """Answers to pings: newcomers join, and busy hosts become free."""
         for reply in self.inner.pull_messages(list(self._pings)) if self._pings else ():
             node = self._pings.pop(reply.metadata.reply_to_message_id, None)
             if node is None:

@@ -1,8 +1,8 @@
 """The hosts of a federation: who is there, which clients each of them runs, and who is free.
 
 In a simulation every host runs any client. A deployed node runs the clients that its administrator bound to it or,
-where nobody did, those it asks for first. What a node says of itself is text from elsewhere: bounded, then believed
-only as far as it takes nothing from another.
+without a binding, those it asks for first. What a node reports about itself is untrusted text: its length is bounded,
+and it is accepted only if it takes nothing from another node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Host:
     info: HostInfo
     claim: str
     name: str
-    """What the administrator calls it or, where there is none, what it calls itself."""
+    """The administrator's name for it or, without one, its own."""
     own_data: bool = False
     """Whether its clients train on data of its own, and not on shares of the experiment's task."""
     present: bool = True
@@ -101,7 +101,7 @@ class Hosts:
         self.members[node] = Host(info, wanted.clients, self._name(node, wanted.name), wanted.own_data)
 
     def _name(self, node: int, wanted: str) -> str:
-        """As wanted; its number where it has none, or where another node is called so."""
+        """The wanted name; its number if it has none, or if another node has that name."""
         taken = {host.name for other, host in self.members.items() if other != node}
         return wanted if wanted and wanted not in taken else f"node {node}"
 
@@ -124,7 +124,7 @@ class Hosts:
 
     def _leave_out_who_claims_nothing(self) -> None:
         for node in [node for node, host in self.members.items() if not host.claim]:
-            logger.warning("%s is left out: it claims no clients, others do", self.called(node))
+            logger.warning("%s is left out: it claims no clients, but others do", self.called(node))
             del self.members[node]
 
     def see(self, nodes: Iterable[int]) -> list[int]:
@@ -171,13 +171,13 @@ class Hosts:
 
 
 def _read(content: RecordDict) -> HostInfo:
-    """What a node says of itself, bounded."""
+    """What a node reports about itself, bounded."""
     record = content.config_records.get(RECORD)
     if record is None or len(content) != 1 or len(record) > MOST_WORDS:
-        raise UserError("its answer is not what a host of ours says")
+        raise UserError("its answer is not what a Thistle host sends")
     claim = record.get("clients", "")
     if not isinstance(claim, str) or len(claim) > LONGEST_CLAIM:
-        raise UserError("its claim to clients is not a text like 0-9,12")
+        raise UserError("its claim to clients is not text like 0-9,12")
     said = {
         key: printable(value, LONGEST_NAME if key == "site" else LONGEST)
         for key, value in record.items()

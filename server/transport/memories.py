@@ -1,4 +1,4 @@
-"""What simulated attackers remember, carried for them: a simulated client has no place of its own.
+"""What simulated attackers remember, kept for them: a simulated client has no storage.
 
 It keeps what attackers wrote down last, in common, and for each of them how often it was asked; both go along with the
 next request to an attacker, and into the checkpoint. No decision of the server's looks into it. Only evaluations do,
@@ -61,7 +61,7 @@ class Memories:
         return added
 
     def take(self, replies: Iterable[Reply]) -> list[Reply]:
-        """The replies without what attackers want to know again, which is kept; the lowest id has the last word."""
+        """The replies without what attackers want to see again, which is kept; the lowest id wins."""
         found = sorted(replies, key=lambda reply: -reply.client)
         for reply in found:
             if reply.records is not None and reply.client in self._attackers and MEMORY in reply.records:

@@ -26,7 +26,7 @@ SOON, POLL = 0.1, 0.5
 """Seconds between two questions about the same thing, at first and later: each is a request to the SuperLink, and locks
 its database."""
 CROWD = 10
-"""So many messages may be asked about at that pace; more of them share it."""
+"""This many messages can be polled at that rate; more of them share it."""
 STOPPED = (RunNotRunningException, SystemExit, KeyboardInterrupt)
 """What a run is ended with from outside. None of them is an Exception: Flower's is raised in whatever thread asks a
 SuperLink after `flwr stop`, the others in the main thread, by signals."""
@@ -43,7 +43,7 @@ class Letter:
 
 
 class RemoteGrid(GridAround):
-    """A grid whose pull never blocks; what cannot be sent or read is an error reply to the message in question."""
+    """A grid whose pull never blocks; what cannot be sent or read becomes an error reply to that message."""
 
     def __init__(self, inner: Grid) -> None:
         self.inner = inner
@@ -105,7 +105,7 @@ class RemoteGrid(GridAround):
         return replies
 
     def _watch(self, name: str, letter: Letter) -> None:
-        """Pull until the reply is there or nobody wants it any more."""
+        """Pull until the reply arrives or nobody needs it any more."""
         began = time.monotonic()
         try:
             while name in self._letters:

@@ -54,7 +54,9 @@ def require_weights(weights: Tensor | None, n: int, like: Tensor) -> Tensor:
     if weights is None:
         return torch.full((n,), 1.0 / n, dtype=torch.float64, device=like.device)
     weights = weights.to(device=like.device, dtype=torch.float64)
-    require(tuple(weights.shape) == (n,), f"weights must have one value a row ({n}); got shape {tuple(weights.shape)}")
+    require(
+        tuple(weights.shape) == (n,), f"weights must have one value per row ({n}); got shape {tuple(weights.shape)}"
+    )
     total = float(weights.sum())
     valid = bool((weights >= 0).all()) and 0 < total < float("inf")
     require(valid, "weights must be finite and ≥ 0 with a sum above 0")
@@ -62,7 +64,7 @@ def require_weights(weights: Tensor | None, n: int, like: Tensor) -> Tensor:
 
 
 def rows_seen(updates: Tensor, mixing: Tensor | None) -> int:
-    """How many rows a rule sees: n, or n' after a pre-step."""
+    """The number of rows that a rule sees: n, or n' after a pre-step."""
     n, _ = require_block(updates)
     if mixing is None:
         return n

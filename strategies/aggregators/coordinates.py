@@ -29,7 +29,7 @@ def coordinate_median(updates: Tensor, weights: Tensor | None = None, *, mixing:
     """The median of every coordinate, the mean of the two middle values for even n (Yin et al. 2018).
 
     With weights that differ: the value at which the cumulative weight passes one half, the mean of two values where it
-    is one half between them. Cap them first (`cap_weights`), or whoever has half the weight decides alone.
+    is one half between them. Cap them first (`cap_weights`), or a client with half the weight decides alone.
 
     Cost: a pruned sorting network, about n·log²n / 3 row operations a chunk; arithmetic on cached data. With weights:
     the whole network in float64, and a look at every row: three to four times as much.

@@ -66,7 +66,7 @@ def _compare(one: Chosen, other: Chosen, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _columns(one: Chosen, other: Chosen) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    """Membership and importance, dense, some of the parameters at a time; those in nobody's set are left out."""
+    """Membership and importance, dense, some of the parameters at a time; those in neither set are left out."""
     used, places = torch.unique(torch.cat([one[0], other[0]]), return_inverse=True)
     split = places.split([len(one[0]), len(other[0])])
     for start in range(0, len(used), CHUNK):
@@ -87,7 +87,7 @@ def _dense(places: Tensor, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def critical_weights(updates: Tensor, model: Tensor, last_step: Tensor | None) -> tuple[Tensor, Tensor]:
-    """FedCPA's totals and weights in [0, 1], n values each; only matrix layers' parameters are to be given.
+    """FedCPA's totals and weights in [0, 1], n values each; give it only the parameters of matrix layers.
 
     Total: the mean score against the other clients, plus the score against the last global step, c_g = |(x_t −
     x_{t−1}) ⊙ x_t| (none: 0). Weights: rescaled to [0, 1], cut to [.01, .99], logit + ½, cut to [0, 1]; all totals

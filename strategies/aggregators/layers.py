@@ -97,7 +97,7 @@ def _next_below(value: float) -> float:
 def _usual(
     updates: Tensor, layer: Layer, least: Sequence[float], scale: Tensor, sparsity: float, bounds: tuple[float, float]
 ) -> Tensor:
-    """n booleans: whose length and signs are usual in this layer; all, where nobody's are."""
+    """n booleans: whose length and signs are usual in this layer; all of them if no one's are."""
     squares, balance, signed = torch.zeros(3, len(updates), dtype=torch.float64)
     for row, update in enumerate(updates):
         for _, values in _sparse(update, layer, least[row]):

@@ -14,7 +14,7 @@ from thistle.strategies.aggregators.spectra import Spectra
 EVEN = (0.34, 0.33, 0.33)
 """α where there is nothing to adapt it to."""
 CLOSEST = 1e-3
-"""The least part of the variance that a split is taken to leave, so that no term outweighs all others for ever."""
+"""The least part of the variance that a split is assumed to leave, so that no term outweighs all others."""
 
 
 def similarities(updates: Tensor, spectra: Spectra, relative: bool) -> Tensor:
@@ -59,7 +59,7 @@ def similarity_weights(terms: Tensor, alpha: Sequence[float] | Tensor, temperatu
 
 
 def adapted_alpha(terms: Tensor) -> Tensor:
-    """α for this round, by what tells the clients apart best: α_t ∝ F_t, F = between / within variance.
+    """α for this round, by what separates the clients best: α_t ∝ F_t, F = between / within variance.
 
     Each term's λ are sorted and cut in two where the cut explains most of their variance (Otsu), the lower part being
     at most half of the clients: unlike the others are few. A term in which all agree gets nothing; all do: (.34, .33,
@@ -75,7 +75,7 @@ def adapted_alpha(terms: Tensor) -> Tensor:
 
 
 def _explained(term: Tensor) -> Tensor:
-    """The largest part of the variance explained by setting the k lowest apart, k ≤ n/2."""
+    """The largest part of the variance explained by separating the k lowest, k ≤ n/2."""
     centred = (term - term.mean()).sort().values
     n, total = len(term), (centred**2).sum()
     if float(total) <= n * (1e-9 * float(term.abs().max())) ** 2:  # equal, but for rounding

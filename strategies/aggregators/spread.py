@@ -1,4 +1,4 @@
-"""How far the clients of a round are apart."""
+"""How far apart the clients of a round are."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ State = dict[str, Any]
 
 
 def state_dict(strategy: Strategy) -> State:
-    """All that the next rounds depend on; names that begin with _ are made anew in every round."""
+    """Everything that the next rounds depend on; names that begin with _ are made again in every round."""
     state: State = {}
     for name, value in vars(strategy).items():
         if not name.startswith("_"):

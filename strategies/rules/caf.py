@@ -15,7 +15,7 @@ from thistle.strategies.steps.class_aware import ClassAware
 
 @strategy("caf", "Allouah et al. 2025 (CAF)")
 class CAF(ClassAware, Pipeline):
-    """The mean that varies least when clients are weighed down along the updates' main direction."""
+    """The mean with the least variance after down-weighting clients along the updates' main direction."""
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     mixes = True

@@ -24,8 +24,8 @@ class DnC(ClassAware, Weighted, Pipeline):
 
     malicious: Natural = setting("f, the number of malicious replies per round that it withstands", default=1)
     drop_factor: AboveZero = setting("c: every repeat drops the c·f clients that stand out most", default=1.0)
-    coordinates: Positive = setting("how many coordinates a repeat looks at, drawn anew each time", default=10_000)
-    repeats: Positive = setting("how often; a client must pass all of them", default=1)
+    coordinates: Positive = setting("how many coordinates each repeat looks at, newly drawn each time", default=10_000)
+    repeats: Positive = setting("the number of repeats; a client must pass all of them", default=1)
 
     def steps(self) -> list[Step | None]:
         """One step that chooses and averages."""

@@ -1,7 +1,7 @@
-"""DP-FedAvg: a model from which nobody can tell whether a client took part with its data or with others.
+"""DP-FedAvg: nobody can tell from the model whether a client took part with its own data or with other data.
 
 Each client's update is clipped to length S, the sum gets Gaussian noise, and is divided by the number of clients that
-was asked for, whoever answered. The server sees the updates; who gets the models learns at most ε of a client.
+were asked, not of those that answered. The server sees the updates; the models reveal at most ε about a client.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ EMPTY = 0.01
 class DPFedAvg(Pipeline):
     """The mean of clipped updates with Gaussian noise: differential privacy for whole clients."""
 
-    bound: AboveZero | Literal["off"] = setting("S, the length to which each update is clipped", default=1.0)
+    bound: AboveZero | Literal["off"] = setting("S: the length to which each update is clipped", default=1.0)
     noise: NonNegative = setting(
-        "z, the noise multiplier: the sum of the clipped updates gets noise of standard deviation z·S; 0: none, and no "
+        "z: the noise multiplier: the sum of the clipped updates gets noise of standard deviation z·S; 0: none, and no "
         "privacy",
         default=1.0,
     )
-    delta: Delta = setting("δ, at which ε is stated: well below one over the number of clients", default=1e-5)
+    delta: Delta = setting("the δ for which ε is stated; well below one over the number of clients", default=1e-5)
     sampling: Literal["fixed", "poisson"] = setting(
-        "whether `client.per-round` clients are drawn without replacement, or each client takes part with the chance "
-        "that gives so many on average; ε is stated for the one that is used",
+        "whether `client.per-round` clients are drawn without replacement, or each client takes part with the "
+        "probability that gives this number on average; the stated ε is for the method in use",
         default="fixed",
     )
 
@@ -69,7 +69,7 @@ class DPFedAvg(Pipeline):
         return mean(updates) if self.bound == "off" else clipped_mean(updates, None, self.bound)
 
     def epsilon_after(self, rounds: int) -> float:
-        """After so many rounds that gave a model."""
+        """After this many rounds that gave a model."""
         return spent(self.noise, self.sampling, self.num_clients, self.expected, rounds, self.delta)
 
     @property
@@ -97,7 +97,7 @@ class DPFedAvg(Pipeline):
         client, clients = experiment.client, experiment.task.clients
         needs = {
             "strategy.bound": (self.bound, self.bound != "off", "with noise, updates must be clipped; give a length"),
-            "client.clip": (client.clip, isinstance(client.clip, str), "goes by all clients' lengths; use off"),
+            "client.clip": (client.clip, isinstance(client.clip, str), "uses all clients' lengths; use off"),
             "strategy.filter": (self.filter, self.filter == "none", "judges updates before the noise; use none"),
             "strategy.pre": (self.pre, self.pre == "none", "mixes updates before the noise; use none"),
             "strategy.reputation": (self.reputation, not self.reputation, "samples by what clients sent; use false"),
@@ -169,8 +169,8 @@ class GaussianNoise:
         """What is not in the vector would reach the next model without noise."""
         if layout.buffers:
             raise UserError(
-                f"strategy.noise: the model has {layout.buffers[0].name} and its like, which clients send and no noise "
-                "covers; choose a model without batch norm, such as mlp"
+                f"strategy.noise: the model has {layout.buffers[0].name} and similar buffers, which clients send and "
+                "no noise covers; choose a model without batch norm, such as mlp"
             )
 
     def __call__(self, round: Round, progress: Progress) -> Progress:

@@ -1,4 +1,4 @@
-"""FLAME: the majority that trains alike, shortened to the median length, and a little noise."""
+"""FLAME: the majority that trains similarly, clipped to the median length, and a little noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Flame(Weighted, Pipeline):
 
     def steps(self) -> list[Step | None]:
         """One step that chooses, clips, averages and adds noise."""
-        return [RoundAggregation("flame", self._aggregate, "not in the majority that trains alike")]
+        return [RoundAggregation("flame", self._aggregate, "not in the majority that trains similarly")]
 
     def _aggregate(self, round: Round, updates: Tensor, weights: Tensor) -> Aggregate:
         return flame(updates, round.model, self.noise, torch_rng(self.seed, "flame-noise", round.number), weights)

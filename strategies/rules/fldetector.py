@@ -1,4 +1,4 @@
-"""FLDetector: clients whose updates do not follow from their last ones are left out for good."""
+"""FLDetector: clients whose updates do not follow from their last ones are left out permanently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FLDetector(Weighted, Pipeline):
     `window` + 2 rounds, and who is left out stays out; then it starts to count anew.
     """
 
-    window: Positive = setting("N, the rounds over which a client's errors are averaged", default=10)
+    window: Positive = setting("N: the rounds over which a client's errors are averaged", default=10)
     mixable = False
 
     def steps(self) -> list[Step | None]:
@@ -51,7 +51,7 @@ class Detection:
     """Δ̂_i = Δ_i^{t−1} + Ĥ(x_t − x_{t−1}), errors ‖Δ̂_i − Δ_i‖ in units of the round's mean, averaged over N rounds.
 
     Once N moves of the model are known and the gap statistic finds more than one cluster of averages, 2-means splits
-    them, and the upper part is out. Then moves and errors are forgotten: what was seen under attack says nothing about
+    them, and the upper part is out. Then moves and errors are forgotten: what was seen under attack does not apply to
     those that are left. The memory holds the last round's updates, 2N + 2 vectors and N numbers per client.
     """
 

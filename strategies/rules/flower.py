@@ -53,7 +53,7 @@ class FlwrFedAvg(FlowersMean):
 class FlwrFedAvgM(FlowersMean):
     """Flower's FedAvg with server momentum 0.9."""
 
-    server_lr: AboveZero = setting("what the aggregate is multiplied by", default=1.0)
+    server_lr: AboveZero = setting("the factor by which the aggregate is multiplied", default=1.0)
 
     def make(self, experiment: Experiment) -> Strategy:
         return flower.FedAvgM(**sampling(experiment), server_learning_rate=self.server_lr, server_momentum=0.9)

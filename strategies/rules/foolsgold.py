@@ -17,7 +17,7 @@ from thistle.strategies.steps.class_aware import ClassAware
 
 @strategy("foolsgold", "Fung et al. 2020")
 class FoolsGold(ClassAware, Pipeline):
-    """Clients that move alike share one vote."""
+    """Clients with similar updates share one vote."""
 
     mixable = False
 

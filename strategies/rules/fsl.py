@@ -12,5 +12,5 @@ class FSL(FedAvg):
     """The mean, twice as far, and server learning."""
 
     weighted: bool = setting("whether clients weigh by their number of examples", default=False)
-    server_lr: AboveZero = setting("what the aggregate is multiplied by", default=2.0)
+    server_lr: AboveZero = setting("the factor by which the aggregate is multiplied", default=2.0)
     gamma: NonNegative = setting("server learning: its learning rate in units of the clients'", default=0.5)

@@ -24,7 +24,7 @@ class Capped(Weighted):
         "whether clients weigh by their number of examples, none more than `strategy.weight-cap` allows", default=False
     )
     weight_cap: Cap | Literal["auto"] = setting(
-        "the largest share that a client can have in the sum of all weights; what is above goes to the others. `auto`: "
+        "the largest share that a client can have in the sum of all weights; the excess goes to the others. `auto`: "
         "f clients (`strategy.malicious`) cannot outvote the rest, 1/(2f + 1); nor have more than a trimmed mean cuts "
         "off at one end",
         default="auto",

@@ -1,4 +1,4 @@
-"""Multi-Metrics: the clients whose distances from the model are like everybody's, by three measures at once."""
+"""Multi-Metrics: the clients whose distances from the model are like everybody else's, by three measures."""
 
 from __future__ import annotations
 

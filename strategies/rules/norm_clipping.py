@@ -21,7 +21,7 @@ class NormClipping(Weighted, Pipeline):
     """The mean of updates of bounded length, with noise if wanted."""
 
     bound: AboveZero | Literal["median"] = setting(
-        "S, the length to which longer updates are clipped; `median`: the median length of the round's updates, each "
+        "S: the length to which longer updates are clipped; `median`: the median length of the round's updates, each "
         "counted once",
         default="median",
     )

@@ -17,8 +17,8 @@ class RLR(Weighted, Pipeline):
     """The mean, reversed in every parameter on whose sign too few clients agree."""
 
     threshold: Natural = setting(
-        "θ: by how many votes, one per client, those who raise a parameter must outnumber those who lower it, or the "
-        "other way round; otherwise its step is reversed. Choose more than there are attackers",
+        "θ: by how many votes, one per client, the clients that raise a parameter must outnumber those that lower it, "
+        "or the other way round; otherwise its step is reversed. Choose more than the number of attackers",
         default=4,
     )
     coordinatewise = mixes = True

@@ -12,5 +12,5 @@ class Scaffold(FedAvg):
 
     weighted: bool = setting("whether clients weigh by their number of examples", default=False)
     control_variates: bool = setting(
-        "SCAFFOLD's control variates; the clients' SGD must be without momentum", default=True
+        "SCAFFOLD's control variates; the clients' SGD must have no momentum", default=True
     )

@@ -1,4 +1,4 @@
-"""From the kept updates to one change of the model, by any rule that needs nothing but the updates."""
+"""From the kept updates to one change of the model, by any rule that needs only the updates."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RoundAggregation:
 
 
 def _whole(name: str, found: object, rows: int, size: int) -> Aggregate:
-    """A rule that returns a vector alone says nothing of weights: all had the same."""
+    """A rule that returns only a vector reports no weights: all had the same."""
     if isinstance(found, Aggregate):
         return found
     if isinstance(found, NumpyAggregate):

@@ -88,8 +88,8 @@ class ClassAware(Options):
     RFA(ClassAware, Weighted, Pipeline)."""
 
     class_aware: bool = setting(
-        "whether each row of the model's last layer is averaged by how many examples of its class a client has, times "
-        "the weight that the rule gives the client; "
+        "whether to average each row of the model's last layer by the number of a client's examples of that class, "
+        "times the weight that the rule gives the client; "
         "clients then tell the server how many examples of each class they hold",
         default=False,
     )

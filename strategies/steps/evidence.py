@@ -33,9 +33,9 @@ SAME = 0.9
 BOUND = 3.0
 """Beyond which a feature is cut: one round must not decide a client's record."""
 ENOUGH_AGREEMENT = 2.0
-"""Agreement beyond this many levels is no merit: who agrees far more than others could push the honest ones out."""
+"""Agreement beyond this many levels earns nothing: clients that agree far more could push honest ones out."""
 LEAST_LEVEL = 0.02
-"""Of agreement: below that the server's data say nothing."""
+"""Of agreement: below this, the server's data are not informative."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Evidence:
     """
 
     memory: int
-    """Rounds of a client that its record remembers, so that one who changes is judged anew."""
+    """How many of a client's rounds its record covers, so that a client that changes is judged again."""
     anchor: str
-    """Whose word is taken for good: the server's data, or the majority of a round."""
+    """What is trusted: the server's data, or the majority of a round."""
     stage: ClassVar[str] = "aggregate"
 
     def __call__(self, round: Round, progress: Progress) -> Progress:

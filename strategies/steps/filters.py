@@ -1,8 +1,8 @@
 """Filters: which updates are worth aggregating, judged by the gradient g0 of the server's own data.
 
 Each says what it judges by, `scores(round, updates)`, and how far it can be led: `worst(round, honest, copies, target)`
-are updates that so many attackers can send, all the same, and pass beside the honest ones; no other that passes goes
-farther along `target`. That is for those who attack with all knowledge, to find out what a filter is worth.
+are `copies` equal updates that attackers can send and that pass beside the honest ones; no other update that passes
+goes farther along `target`. Attackers with full knowledge use it, to find out what a filter is worth.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thistle.strategies.steps.share import MaliciousShare
 from thistle.strategies.steps.words import against_cut
 
 HALF = 0.5
-"""The share that θ "auto" is taken to drop by those who attack it."""
+"""The share that attackers assume θ "auto" to drop."""
 SLACK = 1e-3
 """How far inside of the bound they stay: scores are rounded, and equal ones are dropped by client id."""
 

@@ -77,7 +77,7 @@ def _fit(means: np.ndarray, counts: np.ndarray, within: np.ndarray, honest: np.n
 
 
 def _average(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """By column; 0 where nothing has any mass, as what is not known."""
+    """By column; 0 if nothing has any mass, like unknown values."""
     total: np.ndarray = (mass * values).sum(axis=0) / np.maximum(mass.sum(axis=0), 1e-9)
     return total
 

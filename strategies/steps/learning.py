@@ -129,7 +129,9 @@ def _as_tensors(data: Any) -> tuple[Tensor, Tensor]:
         raise UserError("server_data: should be tensors (x, y), or a DataLoader of such pairs")
     inputs, labels = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
     if len(inputs) != len(labels) or not len(labels):
-        raise UserError(f"server_data: {len(inputs)} inputs and {len(labels)} labels; should be as many, and some")
+        raise UserError(
+            f"server_data: {len(inputs)} inputs and {len(labels)} labels; should be equally many, at least one"
+        )
     return inputs, labels
 
 
@@ -276,7 +278,7 @@ class ServerLearning:
     gamma: float
     tau: float
     schedule: str = "constant"
-    """`falling`: γ falls to 0 over so many `rounds`; `late`: there is none in the first ones."""
+    """`falling`: γ falls to 0 over this many `rounds`; `late`: γ is 0 in the first ones."""
     rounds: int = 15
     stage: ClassVar[str] = "learn"
 

@@ -32,16 +32,16 @@ class MaliciousShare:
     attacked: float = 0.79
     """Above this part of variance explained by a split in two (smoothed), somebody attacks."""
     below: float = 1.2
-    """So many spreads below the upper quartile is too low, while somebody attacks …"""
+    """This many spreads below the upper quartile is too low, while somebody attacks …"""
     far_below: float = 6.0
-    """… and so many at any time."""
+    """… and this many at any time."""
     split_memory: float = 0.9
     evidence_memory: float = 0.7
     suspicion: float = 0.85
     """What the split is taken to be before the first round: better safe."""
 
     def judge(self, round: Round, progress: Progress, scores: Tensor) -> tuple[Tensor, Callable[[int], str], Progress]:
-        """n booleans: whom to drop; and why, by row."""
+        """n booleans: which clients to drop; and why, by row."""
         z = torch.sign(scores) * scores.abs().sqrt()
         past = float(round.memory[SPLIT][0]) if SPLIT in round.memory else self.suspicion
         split = self.split_memory * past + (1 - self.split_memory) * explained(z)

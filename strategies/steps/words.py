@@ -12,7 +12,7 @@ def against_cut(score: float, cut: float) -> str:
 
 
 def apart(*numbers: float) -> list[str]:
-    """Numbers in words, with as many digits as tell them apart."""
+    """Numbers as text, with enough digits to distinguish them."""
     for digits in range(2, 16):
         words = [f"{float(f'{one:.{digits}g}'):.15g}".replace("-", "−") for one in numbers]  # 190, not 1.9e+02
         if len(set(words)) == len(set(numbers)):

@@ -20,7 +20,7 @@ KEY = "model.name"
 
 
 def check_model(name: str) -> None:
-    """Refuse a name that is neither one of ours nor the user's own, offering the nearest."""
+    """Refuse a name that is neither one of ours nor the user's own, and suggest the nearest."""
     if not is_own(name):
         MODELS.find(name, KEY)
 
@@ -59,7 +59,7 @@ def _own(model: settings.Model, shape: Shape, classes: int) -> nn.Module:
     """What the user's factory makes of (shape, classes): a network from images to logits."""
     key, name = KEY, model.name
     if model.dropout is not True:
-        raise UserError(f"model.dropout = {model.dropout}: {name} has the dropout that you gave it; leave it true")
+        raise UserError(f"model.dropout = {model.dropout}: {name} sets its own dropout; leave it true")
     network = make_own(name, key, shape, classes)
     if not isinstance(network, nn.Module):
         raise wrong_result(name, key, "a torch.nn.Module", network)

@@ -48,7 +48,7 @@ class DualBatchNorm(nn.Module):
 
 @contextmanager
 def clean_statistics(network: nn.Module) -> Iterator[None]:
-    """Inside, dual batch norms take images for clean. Networks without any are left alone."""
+    """Inside, dual batch norms treat images as clean. Networks without any are left alone."""
     duals = [module for module in network.modules() if isinstance(module, DualBatchNorm)]
     for dual in duals:
         dual.use_clean = True

@@ -12,7 +12,7 @@ from thistle.tasks.dataset import Shape
 Dropout = Callable[[float], nn.Module]
 """A dropout layer by its rate: `model.dropout` may change the rate, or leave the layer out."""
 Builder = Callable[[Shape, int, Dropout], nn.Module]
-"""A network for inputs of this shape (images: channels, height, width; values in [0, 1]) and so many classes."""
+"""A network for inputs of this shape (images: channels, height, width; values in [0, 1]) and this many classes."""
 
 _ANY_SHAPE: set[Builder] = set()
 

@@ -1,4 +1,4 @@
-"""Batch-norm statistics estimated anew from images."""
+"""Batch-norm statistics estimated again from images."""
 
 from __future__ import annotations
 

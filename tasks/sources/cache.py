@@ -40,7 +40,7 @@ class Workspace:
     folder: Path
     progress: Progress | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    """What else is to be known of the data: `scheme`, and whether they are `bounded`."""
+    """What else to know about the data: `scheme`, and whether they are `bounded`."""
 
     def arrays(self, split: str, shape: Shape, dtype: Any = np.uint8) -> Images:
         """Inputs and labels to be filled in, already on disk. `shape`: with the number of inputs before it."""
@@ -99,7 +99,7 @@ def cached(name: str, identity: Any, read: Reader, progress: Progress | None = N
                 _write(entry, read, progress)
                 dataset = _open(entry, name)
     if dataset is None:
-        raise UserError(f"{entry}: written, but not readable afterwards; is the disk failing?")
+        raise UserError(f"{entry}: written, but could not be read back; is the disk failing?")
     return dataset
 
 
@@ -115,7 +115,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file; wait for whoever holds it. The system frees it when a process dies."""
+    """Hold the lock file; wait for its holder. The system frees it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -22,7 +22,7 @@ def is_deep(mode: str, form: str | None) -> bool:
 
 
 def widened(values: np.ndarray, bits: int, where: str) -> np.ndarray:
-    """Values of so many bits (8 to 16), as uint16 from black to white."""
+    """Values with this many bits (8 to 16), as uint16 from black to white."""
     most = 2**bits - 1
     if values.size and int(values.max()) > most:
         raise UserError(f"{where} has values above {most}, the most that task.bits = {bits} allows; set task.bits")
@@ -38,7 +38,7 @@ def in_eight_bits(image: Image.Image, mode: str, bits: int = 16) -> Image.Image:
     """The picture as `mode` ("L" or "RGB")."""
     deep = is_deep(image.mode, image.format)
     if image.mode in DEEPER and not deep:
-        raise ValueError("32 bits a pixel: save it with 8 or 16")
+        raise ValueError("32 bits per pixel: save it with 8 or 16")
     if deep:
         image = Image.fromarray((levels(image, bits, "the image") >> 8).astype(np.uint8))
     return image.convert(mode)

@@ -1,4 +1,4 @@
-"""`folder:PATH`: images as files, in a directory or an archive, one folder a class."""
+"""`folder:PATH`: images as files, in a directory or an archive, one folder per class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(wanted: Wanted) -> Found:
 
 
 def read_folder(path: Path, bits: int, work: Workspace) -> tuple[str, ...]:
-    """Images in folders, one a class. The first training image sets the size, others are resized.
+    """Images in folders, one per class. The first training image sets the size, others are resized.
 
     All are gray if all were stored gray; one in colour makes them all RGB. One of more than 8 bits makes gray ones 16.
     """

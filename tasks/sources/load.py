@@ -58,7 +58,7 @@ def read_source(
 ) -> Dataset:
     """The data called `name`, memory-mapped. Without `need_test` its test set may be empty, and so on.
 
-    `key` is the setting that gave the name, for error messages. `options` say how the user's own files are to be read;
+    `key` is the setting that gave the name, for error messages. `options` say how to read the user's own files;
     `scheme` how rows of a table become values, where others have agreed on that.
     """
     needed = ("train",) * need_train + ("test",) * need_test

@@ -81,7 +81,7 @@ def npz_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _are_images(where: str, arrays: Mapping[str, np.ndarray]) -> bool:
-    """As the array `kind` says; else whatever may be images, by its shape and its values, is taken for images."""
+    """As the array `kind` says; otherwise arrays whose shape and values may be images count as images."""
     if "kind" not in arrays:
         return all(_like_images(arrays[f"x_{split}"]) for split in ("train", "test"))
     kind = str(arrays["kind"])
@@ -148,7 +148,7 @@ def to_pixels(where: str, name: str, x: np.ndarray, bits: int = 16) -> np.ndarra
     return pixels
 
 
-ELSE = "what is no image needs an array kind = 'values'"
+ELSE = "anything but images needs an array kind = 'values'"
 
 
 # -- labels
@@ -188,7 +188,7 @@ def numbered(where: str, labels: Iterable[str], classes: tuple[str, ...]) -> np.
     try:
         return np.array([table[label] for label in labels], dtype=np.int64)
     except KeyError as error:
-        raise UserError(f"{where}: label {error} is none of the classes {', '.join(classes)}") from None
+        raise UserError(f"{where}: label {error} is not one of the classes {', '.join(classes)}") from None
 
 
 def _class_names(where: str, names: np.ndarray | None) -> tuple[str, ...] | None:

@@ -25,7 +25,7 @@ class Wanted:
     data_dir: str = ""
     """`task.data-dir`, where files may be; empty: only the cache is looked at."""
     options: settings.Task = field(default_factory=settings.Task)
-    """How the user's own files are to be read."""
+    """How to read the user's own files."""
     scheme: str = ""
     """How the rows of a table become values; empty: to be made from its training rows."""
 

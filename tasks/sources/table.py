@@ -20,7 +20,7 @@ from thistle.tasks.tables.read import Options, Table, in_order, read_table
 from thistle.tasks.tables.scheme import Scheme
 
 FORMS = ("csv", "parquet")
-NEEDS = "there is no train.csv; only nodes with tables of their own can say it (thistle deploy node --data)"
+NEEDS = "there is no train.csv; only nodes with their own tables can supply it (thistle deploy node --data)"
 
 
 @SOURCES.add(
@@ -74,7 +74,7 @@ def put_tables(tables: Mapping[str, Table], work: Workspace, wanted: Wanted) -> 
 
 def _own_scheme(tables: Mapping[str, Table], wanted: Wanted) -> Scheme:
     if "train" not in tables:
-        raise UserError(f"{wanted.name}: how its columns are scaled is not known: {NEEDS}")
+        raise UserError(f"{wanted.name}: the scale of its columns is not known: {NEEDS}")
     return agree([sum_up(tables["train"], Options.of(wanted.options), least=1)])
 
 

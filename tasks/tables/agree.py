@@ -71,7 +71,7 @@ def _summed(table: Table, name: str, categorical: bool, least: int) -> Summed:
         raise table.fault(
             name,
             list(table.columns[name]).index(stray),
-            f"is no number, and {len(counts)} different texts are too many for categories (at most {CATEGORIES}): "
+            f"is not a number, and {len(counts)} different texts are too many for categories (at most {CATEGORIES}): "
             "correct it, or add the column to task.ignore",
         )
     shared = [
@@ -137,7 +137,7 @@ def read_summary(text: str) -> dict[str, Summed]:
 
 def _short(name: Any) -> str:
     if not isinstance(name, str) or not name.isprintable() or len(name) > LONGEST:
-        raise ValueError("a name is no short text")
+        raise ValueError("a name is not a short text")
     return name
 
 

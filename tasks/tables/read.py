@@ -109,7 +109,7 @@ def _table(path: Path, header: list[str], rows: list[list[str]], options: Option
         raise UserError(f"{path}: has no rows; expected a line with the columns' names, then one line per row")
     twice = {name for name in header if header.count(name) > 1}
     if twice or not all(header):
-        raise UserError(f"{path}: {f'column {min(twice)!r} is there twice' if twice else 'a column has no name'}")
+        raise UserError(f"{path}: {f'column {min(twice)!r} occurs twice' if twice else 'a column has no name'}")
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise UserError(f"{path}: line {number + 2} has {len(row)} values, the first line has {len(header)}")

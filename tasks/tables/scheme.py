@@ -25,7 +25,7 @@ from thistle.tasks.tables.read import Table
 logger = logging.getLogger("thistle")
 HOW = "is not a finite number: correct it, leave it empty, or add the column to task.categorical"
 FAR = 10.0
-"""Scales from the centre: beyond, a value is taken for this far."""
+"""Scales from the centre: values beyond are cut to this."""
 MOST_INPUTS = 20_000
 
 

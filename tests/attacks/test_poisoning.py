@@ -322,7 +322,7 @@ class TestTable:
             ({"fraction": 0.3}, "attack.fraction = 0.3: nobody attacks with attack.kind = none"),
             ({"clients": "1-3"}, "attack.clients = 1-3: nobody attacks with attack.kind = none"),
             ({"kind": "zero", "fraction": 0.3, "clients": "1"}, "set only one"),
-            ({"kind": "zero", "fraction": 0.001}, "attack.fraction = 0.001: of task.clients = 50 that is nobody"),
+            ({"kind": "zero", "fraction": 0.001}, "attack.fraction = 0.001: that is less than one of task"),
             ({"kind": "mimic", "fraction": 0.3}, "attack.omniscient = true"),
             ({"kind": "zero", "fraction": 0.3, "start": 5, "stop": 4}, "attack.stop = 4: is before attack.start = 5"),
             (
@@ -413,7 +413,7 @@ def test_who_alternates_attacks_in_every_other_period() -> None:
 
 
 class TestTargetedLabels:
-    """One class is taken for another."""
+    """One class is classified as another."""
 
     def test_only_the_source_is_relabelled(self) -> None:
         labels = torch.tensor([0, 3, 5, 3])
@@ -433,7 +433,7 @@ class TestTargetedLabels:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"source": 1}, "attack.target = 1: is attack.source itself"),
+            ({"source": 1}, "attack.target = 1: is the same as attack.source"),
             ({"source": 12}, "attack.source = 12: the task's classes are 0-9"),
             ({"target": 10}, "attack.target = 10: the task's classes are 0-9"),
         ],

@@ -120,7 +120,7 @@ class TestOneFile:
 
 
 def test_two_files_cannot_have_one_name() -> None:
-    with pytest.raises(ValueError, match="attack 'scale': there is one already"):
+    with pytest.raises(ValueError, match="attack 'scale': already exists"):
         attack("scale", knows="own data")(type("Other", (Scale,), {"__module__": "elsewhere"}))
 
 

@@ -137,7 +137,7 @@ class TestTheDefence:
         ("keys", "message"),
         [
             ({"attack.rule": "medain"}, "attack.rule = medain: no such strategy; did you mean median"),
-            ({"attack.rule": "flwr-fedavg"}, "attack.kind = optimal-ipm: flwr-fedavg aggregates in a way of its own"),
+            ({"attack.rule": "flwr-fedavg"}, "attack.kind = optimal-ipm: flwr-fedavg aggregates in its own way"),
             ({"attack.rule": "bulyan", "client.per-round": 4}, "attack.rule = bulyan: .*needs at least 7 updates"),
             ({"attack.rule": "rofsl", "task.server-data": "none"}, "attack.rule = rofsl: .*needs server data"),
             ({"attack.kind": "white-box", "strategy.name": "flwr-fedavg"}, "attack.kind = white-box: flwr-fedavg"),

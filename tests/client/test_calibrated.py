@@ -350,7 +350,7 @@ class TestNodes:
         [
             ({"objective": "pdg"}, "node config: client.objective = 'pdg'"),
             ({"objective": "pgd", "epsilon": 2.0}, "node config: client.epsilon = 2.0"),
-            ({"calibration": "robal"}, "the whole federation must train by them"),
+            ({"calibration": "robal"}, "the whole federation must use them"),
             ({}, "neither the experiment nor the node names an objective"),
         ],
     )

@@ -32,7 +32,7 @@ EVIL = {"role": "malicious", "attack": "sign-flip", "attack-strength": 2.0}
 
 
 def sha(out: Path, name: str, kind: str = "none", **more: Any) -> str:
-    """The final model of two rounds in which half of the clients attack; nobody's reply may be refused."""
+    """The final model of two rounds in which half of the clients attack; no reply may be refused."""
     attack = {"attack.kind": kind, "attack.fraction": 0.5 if kind != "none" else 0.0}
     folder = run(tiny(out, name, **{"rounds": 2, **attack, **more}))
     summary = read_json(folder.summary)

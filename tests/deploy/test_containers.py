@@ -1,7 +1,7 @@
 """The image and docker/compose.yaml, really built and run; by docker compose, or by podman-compose where that is there.
 
 One federation for all of it, because its image takes minutes: it trains, gives the model of the simulation, loses a
-node in mid-run and gets it back, comes up again on its old volumes, and leaves nothing.
+node during a run and gets it back, comes up again on its old volumes, and leaves nothing.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_one_http_500_from_the_gateway(federation: Secure) -> None:
     while log.read_text().count(" 500 ") == before:
         time.sleep(0.1)
     _reload(gateway, usual)
-    three.wait_for("three did not answer, and was ended")
+    three.wait_for("three did not answer and was stopped")
     three.wait_for("three is up", times=ups + 1)
     finish(run)
     lost = federation.check_nothing_is_corrupted("http-500")

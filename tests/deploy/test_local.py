@@ -72,7 +72,7 @@ def test_a_local_federation_survives_its_processes_and_is_cleaned(tmp_path: Path
         local.part("flower-superexec").send_signal(signal.SIGKILL)
         local.wait_for("superexec ended with -9")
         local.part("flower-supernode").send_signal(signal.SIGSTOP)  # lives, and no longer answers
-        local.wait_for("node-1 did not answer, and was ended")
+        local.wait_for("node-1 did not answer and was stopped")
         local.wait_for("node-1 is up", times=2)
         done = thistle("deploy", "submit", str(experiment), "--name", "one", "--nodes", "2", state=state)
         assert done.returncode == 0, done.stderr

@@ -47,7 +47,7 @@ def test_an_unknown_name_is_answered_by_the_nearest() -> None:
 
 def test_two_of_one_name_are_a_mistake() -> None:
     registry = colours()
-    with pytest.raises(ValueError, match="colour 'red': there is one already: like a tomato"):
+    with pytest.raises(ValueError, match="colour 'red': already exists: like a tomato"):
         registry.add("red", "like a rose")(lambda: 3)
     assert registry["red"]() == 1
 

@@ -1,4 +1,4 @@
-"""Apps that Flower's programs unpack are whole, whoever unpacks them at the same time and whoever dies meanwhile."""
+"""Apps that Flower's programs unpack are whole, even if others unpack them at the same time or die meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever waits is woken, and looks now and then all the same."""
+"""A waiting thread is woken, and still polls now and then."""
 
 from __future__ import annotations
 

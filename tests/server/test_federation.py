@@ -221,7 +221,7 @@ def test_a_host_that_cannot_start_ends_the_run_in_one_line(tmp_path: Path) -> No
 
 def test_hosts_that_never_come_are_not_waited_for_for_ever(tmp_path: Path) -> None:
     experiment = tiny(tmp_path, **{"client.timeout": 0.2})
-    with pytest.raises(UserError, match=r"runtime\.workers = 2: only 1 hosts came"):
+    with pytest.raises(UserError, match=r"runtime\.workers = 2: only 1 hosts appeared"):
         run(experiment, InlineGrid(client_app, experiment, 1))
 
 

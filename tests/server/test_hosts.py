@@ -49,8 +49,8 @@ def test_claims_are_kept_apart() -> None:
         ("6-17", "more than 10 clients"),
         (",".join(["6-9"] * 4), "more than 10 clients"),
         ("x", "not a client id"),
-        ("6" * 20_000, "not a text like"),
-        (b"6", "not a text like"),
+        ("6" * 20_000, "not text like"),
+        (b"6", "not text like"),
     ],
 )
 def test_a_bad_claim_is_refused_whole(claim: object, reason: str) -> None:
@@ -71,7 +71,7 @@ def test_a_bad_claim_is_refused_whole(claim: object, reason: str) -> None:
     ],
 )
 def test_an_answer_of_another_kind_is_refused(content: RecordDict) -> None:
-    with pytest.raises(UserError, match="not what a host of ours says"):
+    with pytest.raises(UserError, match="not what a Thistle host sends"):
         Hosts(20, 10).join(1, content)
 
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl after a crash: no gaps, no doubles, no half lines."""
+"""metrics.jsonl after a crash: no gaps, duplicates or half lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid that never waits for one node; over hosts whose replies block whoever pulls them, as Flower's do."""
+"""A grid that never waits for one node; over hosts whose replies block the caller, as Flower's do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from thistle.tasks.task import prepare_task
 
 
 class SlowGrid(ScriptedGrid):
-    """Whoever pulls a reply of a host in `stuck` waits until it is let go."""
+    """A caller that pulls a reply of a host in `stuck` waits until it is released."""
 
     def __init__(self, experiment: Experiment, claims: dict[int, str]) -> None:
         super().__init__(experiment, claims)

@@ -125,7 +125,7 @@ def test_a_site_that_does_not_fit_is_left_out_with_the_reason(
 def test_nobody_to_ask_is_said(cache: Path, tmp_path: Path) -> None:
     arrays = tmp_path / "a.npz"
     np.savez(arrays, x_train=np.zeros((4, 3)), y_train=np.array(["sick", "well"] * 2))
-    with pytest.raises(UserError, match="has no training rows, and no node has a table of its own"):
+    with pytest.raises(UserError, match="has no training rows, and no node has its own table"):
         carried_out(experiment(tmp_path, **{"runtime.workers": 1}), {2: f"npz:{arrays}"})
 
 

@@ -93,7 +93,7 @@ def test_adversarial_training_and_robustness_in_a_whole_run(tmp_path: Path) -> N
 @pytest.mark.parametrize("shape", [(30,), (12, 50), (1, 12, 50), (12, 1)])
 def test_networks_for_any_shape(name: str, shape: tuple[int, ...]) -> None:
     if (name, shape[-1]) == ("auto", 50) and len(shape) == 3:
-        pytest.skip("taken for a grey image")
+        pytest.skip("read as a grey image")
     network = build_model(Model(name=name), shape, 3, 0)
     assert network(torch.zeros(2, *shape)).shape == (2, 3)
 

@@ -30,7 +30,7 @@ def kept(found: Aggregate) -> list[int]:
 
 
 def check_order(rule: Rule, updates: Tensor, seed: int) -> None:
-    """Whoever comes first: the same aggregate, and each client has its own weight and score."""
+    """In any order: the same aggregate, and each client has its own weight and score."""
     order = torch.randperm(len(updates), generator=torch.Generator().manual_seed(seed))
     plain, mixed = rule(updates, None), rule(updates[order], None)
     torch.testing.assert_close(mixed.weights, plain.weights[order])

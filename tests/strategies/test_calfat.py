@@ -151,7 +151,7 @@ class TestScaffold:
         assert len(shas) == 1
 
     def test_colluders_do_not_depend_on_packing(self) -> None:
-        """Whoever trains the panel first on a host: its own control variate must not get into it."""
+        """A client that trains the panel first on a host: its own control variate must not get into it."""
         federation = Client({**TINY, "attack.kind": "alie", "attack.fraction": 0.5})
         task = cached_task(federation.experiment.task, 0)
         arrays = to_record(federation.model.state_dict())

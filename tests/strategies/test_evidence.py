@@ -156,7 +156,7 @@ def test_without_data_the_majority_is_the_anchor() -> None:
 
 
 def crowd(honest: int, malicious: int, times: float, seed: int, at: float = -0.5) -> tuple[np.ndarray, np.ndarray]:
-    """Means of one informative feature and two that say nothing; honest clients around 1, attackers around `at`."""
+    """Means of one informative feature and two uninformative ones; honest clients around 1, attackers around `at`."""
     rng = np.random.default_rng(seed)
     true = np.r_[rng.normal(1.0, 0.2, honest), rng.normal(at, 0.2, malicious)]
     counts = np.full((len(true), 3), times)

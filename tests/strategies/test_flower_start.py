@@ -360,7 +360,7 @@ class Wrong(Pipeline):
         (lambda: RoFSL(model=plain()), "needs server data: RoFSL(server_data=(x, y), model=…)"),
         (
             lambda: RoFSL(model=with_batch_norm(), server_data=server_digits()),
-            "RoFSL: the model's 9 arrays are not the 2 that are sent: give their own model",
+            "RoFSL: the model's 9 arrays do not match the 2 that are sent: give the model they belong to",
         ),
         (
             lambda: FLTrust(model=nn.Linear(64, 9), server_data=server_digits()),
@@ -370,7 +370,7 @@ class Wrong(Pipeline):
         (lambda: RoFSL(model=plain(), server_data=7), "server_data: should be tensors (x, y), or a DataLoader of such"),
         (
             lambda: RoFSL(model=plain(), server_data=(torch.zeros(3, 64), torch.zeros(2))),
-            "server_data: 3 inputs and 2 labels; should be as many, and some",
+            "server_data: 3 inputs and 2 labels; should be equally many, at least one",
         ),
         (Wrong, "Wrong: its rule should return a tensor of 650 values, or an Aggregate, not median"),
     ],

@@ -37,7 +37,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_sign_flippers_are_found(tmp_path: Path, name: str) -> None:
-    """In the last round the rule filters all of them, or (LASA, layer by layer) gives them next to no weight."""
+    """In the last round the rule filters all of them, or (LASA, layer by layer) gives them almost no weight."""
     keys = {**FLIPPED, **RULES[name]}
     folder = run(tiny(tmp_path, **keys, **{"strategy.name": name}))
     malicious = set(read_json(folder.truth)["malicious"])

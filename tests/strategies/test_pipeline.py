@@ -174,7 +174,7 @@ def test_a_round_that_was_not_aggregated_has_no_verdicts() -> None:
     bench.step([bench.reply(0, bench.updates(1)[0])])
     assert bench.pipeline.verdicts
     bench.ask(2)
-    assert not bench.pipeline.verdicts, "last round's would be taken for this one's"
+    assert not bench.pipeline.verdicts, "last round's would count as this round's"
 
 
 # ---- buffers ---------------------------------------------------------------------------------------------------

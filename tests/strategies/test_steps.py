@@ -258,7 +258,7 @@ def test_sybils_share_one_vote_and_sums_are_their_own() -> None:
     alike = begin(updates(1).repeat(3, 1))
     progress = OneVotePerDirection()(a_round(3), alike)
     assert not progress.step.any() and not progress.mattered().any() and progress.weighed_by == "foolsgold"
-    assert progress.kept.all() and not progress.heard().any(), "nobody's buffers either"
+    assert progress.kept.all() and not progress.heard().any(), "no one's buffers either"
     assert all(note.base is None for note in progress.notes.values()), "one client's sum must not hold a whole round"
 
 

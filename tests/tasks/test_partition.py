@@ -27,7 +27,7 @@ def all_indices(partition) -> np.ndarray:
 
 
 def class_shares(partition, labels: np.ndarray, classes: int = 10) -> np.ndarray:
-    """Clients by classes, each row a client's class mix."""
+    """Clients by classes: each row is one client's class mix."""
     counts = [np.bincount(labels[partition.indices(i)], minlength=classes) for i in range(len(partition))]
     return np.array(counts) / sizes(partition)[:, None]
 

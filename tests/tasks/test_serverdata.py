@@ -121,7 +121,7 @@ def test_rendered_needs_single_characters():
 
 
 def test_an_unknown_font_names_the_nearest():
-    with pytest.raises(UserError, match=r"task\.server-font = cmm10 is not known; near are .*cmmi10"):
+    with pytest.raises(UserError, match=r"task\.server-font = cmm10 is not known; similar: .*cmmi10"):
         load(fake(), server_font="cmm10")
 
 

@@ -126,7 +126,7 @@ def test_a_deep_pgm_is_scaled_too(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_pictures_without_a_scale_are_refused(cache: Path, tmp_path: Path, dtype: type) -> None:
-    with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits a pixel: save it with 8 or 16\)"):
+    with pytest.raises(UserError, match=r"'test/b/1.png' \(32 bits per pixel: save it with 8 or 16\)"):
         read_source(f"folder:{folder(tmp_path / 'set', test__b__1=deep(dtype, 5, 'TIFF'))}")
 
 
@@ -247,7 +247,7 @@ def test_labels_may_be_texts(cache: Path, tmp_path: Path) -> None:
     assert data.classes == ("no", "yes") and data.test.labels.tolist() == [1, 0]
     ordered = read_source(npz(tmp_path, **labels, classes=np.array(["yes", "no"])))
     assert ordered.classes == ("yes", "no") and ordered.test.labels.tolist() == [0, 1]
-    with pytest.raises(UserError, match="label 'yes' is none of the classes no"):
+    with pytest.raises(UserError, match="label 'yes' is not one of the classes no"):
         read_source(npz(tmp_path, **labels, classes=np.array(["no"])))
 
 
@@ -345,7 +345,7 @@ def test_classes_are_mapped_by_name() -> None:
     assert mapped.classes == ("ant", "bee", "cat")
     assert mapped.train.labels.tolist() == [2, 0, 2]
     with pytest.raises(
-        UserError, match="node 7 has classes that the task lacks: cat; rename or remove them, the task's are ant, bee"
+        UserError, match="node 7 has classes that the task lacks: cat; .* remove them; the task's classes are ant, bee"
     ):
         map_classes(own, ("ant", "bee"), "node 7")
 

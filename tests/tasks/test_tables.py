@@ -80,10 +80,10 @@ def test_an_unknown_category_is_read_as_missing_and_said(
         (HEAD, [*ROWS, "1,m,0,"], {}, "line 42 has no label in column 'label'"),
         (HEAD, ROWS, {"label": "age", "ignore": "x"}, ""),
         ("age,sex,ward,label", [f"{i},m,0,{i / 7}" for i in range(9)], {}, "regression is not supported"),
-        ("age,age,ward,label", ROWS, {}, "column 'age' is there twice"),
+        ("age,age,ward,label", ROWS, {}, "column 'age' occurs twice"),
         (HEAD, ["inf,m,0,no", *ROWS], {}, "line 2, column 'age': 'inf' is not a finite number"),
         (HEAD, [*ROWS, "old,m,0,no"], {}, r"'old' is not a finite number: correct it, .* or add .* task\.categorical"),
-        (HEAD, [f"{i},name {i},0,no" for i in range(300)], {}, r"column 'sex': 'name \d+' is no number, and \d+ diff"),
+        (HEAD, [f"{i},name {i},0,no" for i in range(300)], {}, r"column 'sex': 'name \d+' is not a number, and \d+"),
         (HEAD, ROWS, {"categorical": "stage"}, "has no column 'stage', which task.categorical names"),
         (HEAD, ROWS, {"ignore": "age,sex,ward"}, "no column besides the label"),
     ],
@@ -121,7 +121,7 @@ def test_whoever_reads_by_a_scheme_needs_its_columns(cache: Path, tmp_path: Path
 def test_a_test_set_alone(cache: Path, tmp_path: Path) -> None:
     scheme = read(written(tmp_path / "a.csv")).scheme
     name = written(tmp_path / "set/test.csv").replace("/test.csv", "")
-    with pytest.raises(UserError, match="how its columns are scaled is not known"):
+    with pytest.raises(UserError, match="the scale of its columns is not known"):
         read(name)
     data = read_source(name, need_train=False, scheme=scheme)
     assert (len(data.train), len(data.test)) == (0, 40) and data.shape == (4,)

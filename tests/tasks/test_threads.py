@@ -18,7 +18,7 @@ from thistle.tasks.training import evaluate
 
 @pytest.fixture(params=[1, 3])
 def several(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """As many threads as on a machine with so many processors."""
+    """As many threads as on a machine with this many processors."""
     monkeypatch.setattr(threads, "cores", lambda: request.param)
     return int(request.param)
 

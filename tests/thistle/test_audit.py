@@ -194,7 +194,7 @@ def test_another_key_is_found_by_whoever_kept_the_real_one(
 ) -> None:
     replace_the_key(folder)
     code, said = audit(folder, capsys)
-    assert code == 0 and "compare it with the one you noted" in said, "nothing beside the log can tell"
+    assert code == 0 and "compare it with the one you noted" in said, "nothing next to the log can tell"
     code, said = audit(folder, capsys, key=finished / "audit.pub")
     assert code == 1 and "line 1: is not what the server signed" in said
 
@@ -228,7 +228,7 @@ def test_rounds_that_were_tried_again_are_visible(tmp_path: Path, capsys: pytest
     run(tiny(tmp_path, rounds=3, **{"run.keep-replies": True, "strategy.name": "dsvd", "run.resume": True}))
     code, said = audit(folder, capsys)
     assert code == 0 and "17 bytes of a line, which were cut off" in said, said
-    assert "1 round after round 1 had to be tried again" in said
+    assert "1 round after round 1 had to be repeated" in said
     assert "3 rounds, each model computed again" in said
     events = [json.loads(line)["event"] for line in (folder / "audit.jsonl").read_text().splitlines()]
     assert "failed" in events or "stopped" in events

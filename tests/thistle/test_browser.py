@@ -218,7 +218,7 @@ def test_a_deployed_run_promises_no_truth(browser: Any, tmp_path: Path) -> None:
     target.write_text(file_page(report_data([run.path], []), "hospitals"), encoding="utf-8")
     visit = Visit(browser, target.as_uri())
     visit.page.wait_for_selector("#map canvas")
-    assert "nobody but the nodes knows" in visit.page.locator("#clients").inner_text()
+    assert "only the nodes know" in visit.page.locator("#clients").inner_text()
     assert "colour by" not in visit.page.locator("#clients").inner_text()
     assert not visit.page.locator("#detection").is_visible()
     assert "Detection" not in visit.page.locator("#contents").inner_text()

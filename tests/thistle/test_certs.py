@@ -74,8 +74,8 @@ def test_node_keys_are_of_the_kind_that_flower_takes(made: Path) -> None:
     [
         (["other"], None, "already holds"),
         (None, ["alpha"], "not overwritten"),
-        (None, ["server"], "plain name"),
-        (None, ["../x"], "plain name"),
+        (None, ["server"], "plain folder name"),
+        (None, ["../x"], "plain folder name"),
         (["a b"], None, "host's name"),
         (["host:8443"], None, "without a port"),
     ],
@@ -147,7 +147,7 @@ def test_a_certificate_is_renewed_for_the_same_names_and_key(tmp_path: Path) -> 
     assert after.serial_number != before.serial_number and after.public_key() == before.public_key()
     names = after.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost", "new.example.org"]
-    assert {path: path.read_bytes() for path in files} == files, "nodes need nothing"
+    assert {path: path.read_bytes() for path in files} == files, "the nodes need no change"
     renew(home, None, new_key=True)
     key = load_pem_private_key((home / "server" / "server.key").read_bytes(), None)
     newest = x509.load_pem_x509_certificate((home / "server" / "server.pem").read_bytes())

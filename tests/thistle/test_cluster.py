@@ -118,7 +118,7 @@ def test_a_run_uses_the_workers_of_both_nodes(tmp_path: Path, inside: list[str],
 
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [("nowhere", "should be HOST:PORT"), ("127.0.0.1:1", "nobody answers there"), ("127.0.0.1:x", "HOST:PORT")],
+    [("nowhere", "should be HOST:PORT"), ("127.0.0.1:1", "no answer there"), ("127.0.0.1:x", "HOST:PORT")],
 )
 def test_an_address_without_a_cluster_is_refused_in_one_line(tmp_path: Path, address: str, reason: str) -> None:
     done = thistle("run", "digits-clean", f"--set=runtime.ray-address={address}", cwd=tmp_path)

@@ -93,7 +93,7 @@ def refusal(*arguments: str) -> str:
 def test_what_is_refused_in_one_line(home: Path, tmp_path: Path) -> None:
     out = ["--out", str(home)]
     assert "no run folder there" in refusal("clean", "nothing", *out)
-    assert "is no clean run (attack.kind = sign-flip)" in refusal("bad", "clean", *out)
+    assert "is not a clean run (attack.kind = sign-flip)" in refusal("bad", "clean", *out)
     folder = fake(home, tmp_path, [None], 0.5, [])
     assert "no round in metrics.jsonl has an accuracy" in refusal("clean", str(folder.path), *out)
     folder.set_status("stopped")

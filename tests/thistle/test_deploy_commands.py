@@ -256,7 +256,7 @@ def test_a_flood_of_requests_leaves_few_lines_behind(tmp_path: Path, pki: Path) 
             time.sleep(0.05)
         for path, usual in (("/thistle", b"200"), (f"/{'x' * 2000}", b"404"), ("/v1/fleet/get-run", b"502")):
             assert flood(port, files.ca, path) == {usual, b"503"}
-            time.sleep(2.5)  # the burst is forgiven at 200 a second
+            time.sleep(2.5)  # the burst is worked off at 200 per second
         assert post(port, files.ca, "/v1/fleet/register-node") == post(port, files.ca, "/v1/control/start-run") == 404
         assert json.loads(doctor.ask("127.0.0.1", port, files.ca)[1]) == versions()  # type: ignore[index]
     finally:

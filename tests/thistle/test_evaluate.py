@@ -41,7 +41,7 @@ def test_a_run_is_measured(folder: RunFolder, tmp_path: Path) -> None:
 def test_a_model_alone_needs_its_experiment(folder: RunFolder, tmp_path: Path) -> None:
     alone = tmp_path / "mine.safetensors"
     shutil.copy(folder.model, alone)
-    with pytest.raises(UserError, match=r"no experiment\.toml beside it; say what it was trained by"):
+    with pytest.raises(UserError, match=r"no experiment\.toml beside it; name its experiment"):
         find_subject(str(alone), "runs", "")
     subject = find_subject(str(alone), "runs", str(folder.experiment))
     measured = measure(subject, Terms(["natural", "fgsm"], 50, 0.05, None))
@@ -63,7 +63,7 @@ def test_a_model_of_another_network_is_refused(folder: RunFolder, tmp_path: Path
     alone = tmp_path / "mine.safetensors"
     shutil.copy(folder.model, alone)
     subject = find_subject(str(alone), "runs", "digits-clean")
-    with pytest.raises(UserError, match=r"holds another network than model\.name = auto"):
+    with pytest.raises(UserError, match=r"does not hold the network of model\.name = auto"):
         measure(subject, Terms(["natural"], 10, 0.1, None))
     alone.write_bytes(b"nonsense")
     with pytest.raises(UserError, match="cannot be read as safetensors"):

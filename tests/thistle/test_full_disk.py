@@ -1,4 +1,4 @@
-"""A disk that fills up in mid-run: one sentence, and the run goes on from its checkpoint when there is room again."""
+"""A disk that fills up during a run: one sentence, and the run goes on from its checkpoint when there is room."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_what_is_exported_runs_elsewhere(trained: RunFolder, form: str, tmp_path
     made = export_run(str(trained.path), form, tmp_path)
     assert "same probabilities for 200 test images" in made.checked
     card = made.card.read_text()
-    assert model_sha(trained) in card and "accuracy of class 9" in card and "no medical device" in card
+    assert model_sha(trained) in card and "accuracy of class 9" in card and "not a medical device" in card
     if form == "safetensors":
         assert load_file(made.model).keys() == load_file(trained.model).keys()
     if form == "torchscript":

@@ -101,7 +101,7 @@ def verdicts(folder: RunFolder, number: int) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The model after so many rounds in which nothing happens."""
+    """The model after this many rounds in which nothing happens."""
     out = tmp_path_factory.mktemp("whole")
     return {n: model_sha(run(tiny(out, f"r{n}", rounds=n, **EVERYBODY))) for n in (2, 7)}
 
@@ -128,7 +128,7 @@ def test_a_guilty_client_fails_alone(tmp_path: Path) -> None:
     assert set(verdicts(folder, 4).values()) == {"accepted"}
     lines = rounds(folder)
     assert lines[1]["retried"] >= 5 and lines[0]["retried"] == lines[3]["retried"] == 0
-    assert lines[2]["retried"] == 0, "whoever is known to end its process goes alone"
+    assert lines[2]["retried"] == 0, "a client that is known to end its process runs alone"
     assert "died with clients" in folder.log.read_text()
 
 

@@ -73,7 +73,7 @@ def test_damage_is_passed_over_and_named(tmp_path: Path) -> None:
     read = read_run(folder.path, "run")
     assert read.columns["round"] == [1, 2, 3, 4]
     assert [read.columns[name][-1] for name in ("accuracy", "seconds", "loss")] == [None] * 3
-    assert read.problems == ["summary.json: cannot be read as JSON", "metrics.jsonl: 4 damaged lines passed over"]
+    assert read.problems == ["summary.json: cannot be read as JSON", "metrics.jsonl: 4 damaged lines skipped"]
     file_page(report_data([folder.path], []), "damaged")
 
 

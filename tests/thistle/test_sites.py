@@ -1,4 +1,4 @@
-"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and whom somebody should ask."""
+"""Sites by name: from an administrator's word to verdicts, metrics, summary, report; and which sites to ask."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def test_runs_are_found_by_their_names(tmp_path: Path, monkeypatch: pytest.Monke
     runs = [{"run-id": number, "status": status} for number, status in statuses.items()]
     monkeypatch.setattr(flwr, "call", lambda *_: {"runs": runs})
     assert find_going_on(state, flwr, "mine") == "9" and find_going_on(state, flwr, "10") == "10"
-    with pytest.raises(UserError, match="other: this run is over"):
+    with pytest.raises(UserError, match="other: this run has ended"):
         find_going_on(state, flwr, "other")
-    with pytest.raises(UserError, match="nothing: no such run here; going on: mine, 10"):
+    with pytest.raises(UserError, match="nothing: no such run here; running: mine, 10"):
         find_going_on(state, flwr, "nothing")
     assert again(state, "stop", "mine") == "thistle deploy stop mine"
     assert again(State(tmp_path / "x y"), "stop", "mine").endswith(f"--state '{tmp_path}/x y'")
@@ -161,7 +161,7 @@ def test_names_tell_nodes_apart(tmp_path: Path) -> None:
     members.bind("1", "0-1", True, "North Clinic", "a")
     members.bind("2", "2-9", True, "South", "b")
     members.check_name("North Clinic", but="1")
-    for name, reason in (("North Clinic", "another node is called so"), ("a\nb", "printable"), ("x" * 65, "1 to 64")):
+    for name, reason in (("North Clinic", "another node has this name"), ("a\nb", "printable"), ("x" * 65, "1 to 64")):
         with pytest.raises(UserError, match=reason):
             members.check_name(name, but="2")
     assert members.replies(4, {"1", "2"}) == (4, 2) and members.replies(4, {"2"}) == (2, 1)

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wait_for(home: Path, runs: int, process: subprocess.Popen[bytes]) -> None:
-    """Until so many runs have had a round."""
+    """Until this many runs have had a round."""
     deadline = time.monotonic() + 300
     while len([path for path in home.glob("*/metrics.jsonl") if path.stat().st_size]) < runs:
         assert process.poll() is None and time.monotonic() < deadline
@@ -137,7 +137,7 @@ def test_a_budget_shrinks_the_search_once_and_for_all(tmp_path: Path) -> None:
         (["--fractions", "0.3,x"], "--fractions 0.3,x: should be different numbers between 0 and 1"),
         (["--fractions", "0.3,0.3"], "--fractions 0.3,0.3"),
         (["--fractions", "1.5"], "--fractions 1.5"),
-        (["--fractions", "0.001"], "attack.fraction = 0.001: of task.clients = 50 that is nobody"),
+        (["--fractions", "0.001"], "attack.fraction = 0.001: that is less than one of task.clients = 50"),
         (["--suite", "hard"], "--suite hard: should be standard, backdoor or all"),
         (["--seeds", "0"], "--seeds 0: should be a whole number, 1 or more"),
         (["--budget", "-1"], "--budget -1.0: should be minutes, more than 0"),

@@ -176,7 +176,7 @@ def test_two_commands_do_not_share_a_sweep(tmp_path: Path) -> None:
     home.mkdir(parents=True)
     with RunFolder(home).held():
         done = thistle("sweep", "grid.toml", "--engine", "inline", cwd=tmp_path)
-    assert done.returncode == 2 and "this sweep is still going on" in done.stderr
+    assert done.returncode == 2 and "this sweep has not ended yet" in done.stderr
 
 
 def test_a_file_that_is_wrong_leaves_nothing(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_what_cannot_be_verified_is_said_in_one_line(claimed: Path, tmp_path: Pa
     for words, message in (
         (("verify", "nowhere"), "nowhere: no folder there"),
         (("verify", claimed, "--cell", "0.3"), "--cell: belongs to an entry of the leaderboard"),
-        (("verify", claimed, "--set", "rounds=3"), "--set rounds: would be another experiment"),
+        (("verify", claimed, "--set", "rounds=3"), "--set rounds: would change the experiment"),
         (("verify", broken), f"{broken}: cannot be read as an entry"),
         (("leaderboard", tmp_path), "no stress.json there"),
         (("leaderboard", "--docs", tmp_path), "no entries"),
@@ -162,7 +162,7 @@ def test_any_cell_of_an_entry_can_be_verified(stressed: Path, tmp_path: Path) ->
     path = write_entry(make_entry(stressed / "fedavg"), tmp_path)
     entry = read_entry(path)
     code, said, _ = cli("verify", path, "--cell", "0.5", "-q")
-    assert code == 0 and "seed 1: same model to the bit" in said and "2 of 2 are the same" in said
+    assert code == 0 and "seed 1: same model to the bit" in said and "2 of 2 are identical" in said
     lied = next(cell for cell in entry["cells"] if cell["cell"] == "none")
     lied["runs"][0]["final_accuracy"] = 0.999
     lying = tmp_path / "lying.json"

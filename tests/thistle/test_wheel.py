@@ -100,7 +100,7 @@ def test_the_whole_app_is_inside(unpacked: Path) -> None:
 
 
 def test_an_installed_thistle_stages_and_hashes_what_the_checkout_holds(unpacked: Path, tmp_path: Path) -> None:
-    for name in ("server", "protocol"):  # a user's own modules of these names are in nobody's way
+    for name in ("server", "protocol"):  # a user's own modules may have these names
         (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(unpacked)])}
     command = [sys.executable, "-c", STAGE, "staged"]

@@ -1,4 +1,4 @@
-"""Checks an audit log line by line, and the files that it speaks of, with nothing but the public key."""
+"""Checks an audit log line by line, and the files that it names, with only the public key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Run:
 
 
 class Reader:
-    """`problems`: what is not as the server wrote it; `notes`: what else an auditor should know."""
+    """`problems`: what differs from what the server wrote; `notes`: what else an auditor should know."""
 
     def __init__(self, folder: Path, key: Ed25519PublicKey) -> None:
         self.folder, self.key = folder, key
@@ -43,7 +43,7 @@ class Reader:
             if line["n"] != number or line["prev"] != (line_hash(self.whole[number - 1]) if number else "0" * 64):
                 self.problems.append(f"line {number + 1}: does not follow the line before it")
             if not number and line.get("key") != self.key.public_bytes_raw().hex():
-                self.problems.append("line 1: the log was begun with another key")
+                self.problems.append("line 1: the log was started with another key")
             return line
         except (InvalidSignature, ValueError, KeyError, TypeError):
             self.problems.append(f"line {number + 1}: is not what the server signed")
@@ -69,7 +69,7 @@ class Reader:
             self.problems.append(f"the log has {len(self.whole)} lines; {what} line {count}, and is not there")
 
     def follow_runs(self) -> None:
-        """Rounds come in order; whoever goes on, goes on from the model that the log says."""
+        """Rounds come in order; a continued run continues from the model in the log."""
         submitted: dict[str, str] = {}
         for number, line in enumerate(self.lines, 1):
             event, name = line["event"], line.get("run", "")
@@ -79,9 +79,9 @@ class Reader:
                 after, lost = line["after"], sum(at > line["after"] for at in run.rounds)
                 run.rounds = {at: said for at, said in run.rounds.items() if at <= after}
                 if line["model_sha256"] != run.rounds.get(after, run.start)["model_sha256"]:
-                    self.problems.append(f"line {number}: {name} does not go on from the model of round {after}")
+                    self.problems.append(f"line {number}: {name} does not continue from the model of round {after}")
                 if lost:
-                    self.notes.append(f"{name}: {count(lost)} after round {after} had to be tried again")
+                    self.notes.append(f"{name}: {count(lost)} after round {after} had to be repeated")
                 if line["deployed"] and submitted.pop(name, "") != line["experiment_sha256"]:
                     self.notes.append(f"line {number}: {name} was not submitted by thistle deploy submit or resume")
                 run.start, self.runs[name] = line, run
@@ -113,18 +113,18 @@ def file_problems(run: Run, folder: Path) -> Iterator[str]:
         if (number in metrics or run.end) and [_hash_of(one) for one in metrics.get(number, ())] != [
             line["metrics_sha256"]
         ]:
-            yield f"metrics.jsonl: round {number} is not as it was"
+            yield f"metrics.jsonl: round {number} was changed"
         if (number in verdicts or run.end) and verdicts.get(number, []) != [
             {"round": number, **one} for one in line["verdicts"]
         ]:
-            yield f"verdicts.jsonl: round {number} is not as it was"
+            yield f"verdicts.jsonl: round {number} was changed"
         for client, _, digest, _ in line["replies"] if line["kept"] else ():
             if digest and _file_hash(folder / "replies" / f"{digest}.reply") != digest:
                 yield f"replies: client {client}'s of round {number} is missing or changed"
     if run.end and _file_hash(folder / "model.safetensors") != run.end["file_sha256"]:
-        yield "model.safetensors: is not the model that the run ended with"
+        yield "model.safetensors: is not the run's final model"
     if run.end and _hash_of(json.loads((folder / "summary.json").read_bytes())) != run.end["summary_sha256"]:
-        yield "summary.json: is not as it was"
+        yield "summary.json: was changed"
 
 
 def count(rounds: int) -> str:

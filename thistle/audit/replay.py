@@ -59,7 +59,7 @@ class Replay:
             if verdicts != {one["client"]: one["verdict"] for one in said["verdicts"]}:
                 yield f"round {number}: its replies give other verdicts"
             if sha256(to_state(self.arrays)) != said["model_sha256"]:
-                yield f"round {number}: its replies give another model: another rule, other data, or another machine"
+                yield f"round {number}: its replies give another model: the rule, the data or the machine differs"
                 return
 
     def _round(self, number: int, said: Line) -> dict[int, str]:

@@ -1,1 +1,1 @@
-"""One module a command; heavy imports inside."""
+"""One module per command; heavy imports inside."""

@@ -1,4 +1,4 @@
-"""`thistle audit verify`: whether an audit log, and the runs that it speaks of, are as the server wrote them."""
+"""`thistle audit verify`: check that an audit log and the runs in it are as the server wrote them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def group() -> None:
 def verify(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A server's state folder or a run folder, or its log.")],
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The public key, from where nobody could change it.")
+        Path | None, typer.Option(metavar="FILE", help="The public key, from a place where no one could change it.")
     ] = None,
     noted: Annotated[
-        str, typer.Option(metavar="LINES:HASH", help="What this command said earlier; those lines must be there.")
+        str, typer.Option(metavar="LINES:HASH", help="What this command printed earlier; those lines must exist.")
     ] = "",
-    replay: Annotated[bool, typer.Option(help="Compute the models of runs that kept their replies again.")] = True,
+    replay: Annotated[bool, typer.Option(help="If a run kept its replies, compute its models again.")] = True,
 ) -> None:
     """Check every line of the log, the run folders, and the models: exit code 1 if anything was changed."""
     folder = path.expanduser().absolute()
@@ -63,9 +63,9 @@ def verify(
         raise typer.Exit(1)
     _tell(f"{len(reader.whole)} lines, each signed and in its place; runs: {len(reader.runs)}")
     print_key = hashlib.sha256(reader.key.public_bytes_raw()).hexdigest()
-    _tell(f"key: {print_key}" + ("" if key else "  (the one beside the log: compare it with the one you noted)"))
+    _tell(f"key: {print_key}" + ("" if key else "  (the key next to the log: compare it with the one you noted)"))
     if reader.whole:
-        _tell(f"note elsewhere, for --noted next time: {len(reader.whole)}:{line_hash(reader.whole[-1])}")
+        _tell(f"keep this elsewhere, for --noted next time: {len(reader.whole)}:{line_hash(reader.whole[-1])}")
 
 
 def _check_run(reader: Reader, name: str, run: Run, replay: bool) -> None:
@@ -79,7 +79,7 @@ def _check_run(reader: Reader, name: str, run: Run, replay: bool) -> None:
     try:
         problems = list(file_problems(run, folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problems = [f"a file cannot be read as what it was: {error}"]
+        problems = [f"a file is unreadable: {error}"]
     reader.problems += [f"{name}: {problem}" for problem in problems]
     kept = bool(run.rounds) and all(line["kept"] for line in run.rounds.values())
     if kept and replay and not problems:

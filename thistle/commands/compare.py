@@ -1,4 +1,4 @@
-"""`thistle compare`: runs beside a clean one, in the figures of DSVD-FL's paper."""
+"""`thistle compare`: compare runs with a clean one, in the figures of DSVD-FL's paper."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ FIGURES = {
 
 def compare(
     clean: Annotated[str, typer.Argument(metavar="CLEAN_RUN", help="A finished run without an attack.")],
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Finished runs to set beside it.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Finished runs to compare with it.")],
     out: Out = "runs",
-    file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Also write the figures there.")] = "",
+    file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Also write the figures to this file.")] = "",
 ) -> None:
-    """Compare finished runs with a clean one: accuracy, speed, and what an attack has cost."""
+    """Compare finished runs with a clean one: accuracy, speed, and the cost of an attack."""
     reference = Finished.read(find_run(clean, out))
     attack = reference.experiment.attack
     if attack.kind != "none":
-        raise UserError(f"{clean}: is no clean run (attack.kind = {attack.kind}); name one without an attack first")
+        raise UserError(f"{clean}: is not a clean run (attack.kind = {attack.kind}); name one without an attack first")
     others = [Finished.read(find_run(run, out)) for run in runs]
     for other in others:
         _check_same_task(reference, other)

@@ -38,7 +38,7 @@ def demo(
     workers: Workers = None,
     engine: OnEngine = Engine.RAY,
 ) -> None:
-    """Train on digits while 60 % of the clients attack in two ways: FedAvg, RFA, RoFSL and Evidence."""
+    """Compare FedAvg, RFA, RoFSL and Evidence on digits while 60 % of the clients attack, in two ways."""
     launch = Launch(engine, quiet=False, summary=False)
     given = overrides or []
     whole = make_experiment(PRESET, given, "demo", out, workers)

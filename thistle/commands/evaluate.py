@@ -1,4 +1,4 @@
-"""`thistle evaluate`: what a trained model is worth, on its test set or on data of yours, and against attacks."""
+"""`thistle evaluate`: test a trained model on its test set or on your own data, with and without attacks."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ def evaluate(
     attacks: Annotated[
         str,
         typer.Option(
-            help=f"natural, fgsm, bim, cw, pgd20 (any pgdK), aa: separated by commas. Default: {PAPERS}; with --data: "
+            help=f"natural, fgsm, bim, cw, pgd20 (any pgdK), aa; separate with commas. Default: {PAPERS}; with --data: "
             "natural."
         ),
     ] = "",
     samples: Annotated[int, typer.Option(min=0, help="Test images to attack; 0: all.")] = 0,
     epsilon: Annotated[
-        float | None, typer.Option(help="How far a pixel may move, of 1; default: the run's client.epsilon.")
+        float | None, typer.Option(help="How far a pixel (0 to 1) may change; default: the run's client.epsilon.")
     ] = None,
-    step: Annotated[float | None, typer.Option(help="The attacks' step; default: ε/4.")] = None,
+    step: Annotated[float | None, typer.Option(help="The attacks' step size; default: ε/4.")] = None,
     experiment: Annotated[
         str,
-        typer.Option(metavar="PRESET|FILE.toml", help="For a MODEL that is in no run folder: what it was trained by."),
+        typer.Option(metavar="PRESET|FILE.toml", help="For a MODEL outside a run folder: its experiment."),
     ] = "",
     data: Annotated[
         str,
         typer.Option(
-            metavar="FORM:PATH", help="Test on all of this instead: folder:PATH, npz:PATH, csv:PATH or parquet:PATH."
+            metavar="FORM:PATH", help="Test on your own data instead: folder:PATH, npz:PATH, csv:PATH or parquet:PATH."
         ),
     ] = "",
     out: Out = "runs",
-    pictures: Annotated[bool, typer.Option(help="Draw accuracy by class, and the features.")] = True,
+    pictures: Annotated[bool, typer.Option(help="Draw accuracy by class and the features.")] = True,
 ) -> None:
-    """Test a trained model, attack it, and write the figures beside it: robustness.json, evaluation.json of --data."""
+    """Test and attack a trained model; write the figures next to it: robustness.json, with --data evaluation.json."""
     from thistle.attacks.evasion.table import parse_attacks
     from thistle.results.trained import find_subject
 
@@ -99,7 +99,7 @@ class Measured:
 
 
 def measure(subject: Subject, terms: Terms) -> Measured:
-    """What clinicians ask of it, and accuracy under every attack, all in all and class by class."""
+    """What clinicians ask of it, and accuracy under every attack, in total and by class."""
     import torch
 
     from thistle.attacks.evasion.measure import Adversary, share, share_by_class, survivors
@@ -113,7 +113,7 @@ def measure(subject: Subject, terms: Terms) -> Measured:
 
     torch.set_num_threads(1)
     experiment = subject.experiment
-    device = pick_device("auto")  # where it was trained is no matter
+    device = pick_device("auto")  # it does not matter where it was trained
     classes, test = _test_set(subject, terms.data)
     network = read_network(subject, test.shape, len(classes)).to(device)
     pixels, labels = to_tensors(test, device)
@@ -163,7 +163,7 @@ def _test_set(subject: Subject, data: str) -> tuple[tuple[str, ...], Images]:
 def quality_table(found: dict[str, Any], classes: tuple[str, ...], where: str) -> Any:
     """A line for each class, and one for all of them."""
     title = f"{where}: {found['examples']} examples"
-    return table(title, ["class", "sensitivity", "specificity", "AUC", "taken for"], quality_rows(found, classes))
+    return table(title, ["class", "sensitivity", "specificity", "AUC", "mistaken for"], quality_rows(found, classes))
 
 
 def show(measured: Measured, subject: Subject, pictures: bool) -> None:

@@ -1,4 +1,4 @@
-"""`thistle export`: the final model as a file that other programs run, with a card that says what it is."""
+"""`thistle export`: write the final model as a file that other programs can run, with a model card."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
     form: Annotated[
         Format,
-        typer.Option("--format", help="onnx and torchscript can be run as they are; safetensors is the weights."),
+        typer.Option("--format", help="onnx and torchscript run as they are; safetensors holds only the weights."),
     ] = Format.TORCHSCRIPT,
     output: Annotated[
-        str, typer.Option(metavar="DIR", help="Where to put model and card; default: export, in the run folder.")
+        str, typer.Option(metavar="DIR", help="Where to put the model and its card; default: RUN/export.")
     ] = "",
     out: Out = "runs",
 ) -> None:
-    """Export the final model, run what was exported, and write its model card."""
+    """Export the final model, check the exported file by running it, and write a model card."""
     from thistle.results.export import export_run
 
     made = export_run(run, form.value, Path(output).expanduser() if output else None, out)

@@ -1,4 +1,4 @@
-"""`thistle leaderboard`: stress folders become entries, and all entries the page."""
+"""`thistle leaderboard`: turn stress folders into entries, and all entries into a page."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def leaderboard(
         list[str] | None,
         typer.Argument(
             metavar="[STRESS...]",
-            help="Folders of thistle stress, or folders that hold some; none: make the page of the entries there are.",
+            help="Folders of thistle stress, or folders that hold some; none: only build the page again.",
         ),
     ] = None,
     docs: Annotated[
-        str, typer.Option(metavar="DIR", help="Entries are in DIR/leaderboard, the page is DIR/leaderboard.md.")
+        str, typer.Option(metavar="DIR", help="Entries go to DIR/leaderboard, the page to DIR/leaderboard.md.")
     ] = "docs",
     name: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="What the defence is called; default: its strategy's name.")
+        str, typer.Option("--as", metavar="NAME", help="The defence's name; default: its strategy's name.")
     ] = "",
-    html: Annotated[str, typer.Option(metavar="FILE.html", help="Also write it as a page of the report.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE.html", help="Also write the page as HTML.")] = "",
 ) -> None:
-    """Rank defences by their worst case: an entry per stress folder, and one page of all entries."""
+    """Rank defences by their worst case: an entry per stress folder, and one page with all entries."""
     from thistle.leaderboard.entries import make_entry, read_entries, write_entry
     from thistle.leaderboard.page import make_page
 
@@ -52,12 +52,12 @@ def leaderboard(
 
 
 def _searches(folder: Path) -> list[Path]:
-    """The folder, or the searches right below it."""
+    """The folder, or the searches directly inside it."""
     from thistle.worst_case.document import STRESS
 
     if (folder / STRESS).is_file():
         return [folder]
     below = sorted(path.parent for path in folder.glob(f"*/{STRESS}"))
     if not below:
-        raise UserError(f"{folder}: no {STRESS} there, nor in a folder in it; name what thistle stress has made")
+        raise UserError(f"{folder}: no {STRESS} there, nor in its subfolders; name a folder made by thistle stress")
     return below

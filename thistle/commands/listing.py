@@ -1,4 +1,4 @@
-"""`thistle list`: what there is to choose from."""
+"""`thistle list`: what you can choose from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def list_(
     what: Annotated[What | None, typer.Argument(help="Which table; default: all of them.")] = None,
     name: Annotated[str, typer.Argument(help="Only this row; for a strategy, also its settings.")] = "",
 ) -> None:
-    """List tasks, models, strategies, attacks in training and at test time, client training, presets and sweeps."""
+    """List tasks, models, strategies, attacks (training and test time), client training, presets and sweeps."""
     if what is What.STRATEGIES and name:
         _show_strategy(name)
         return
@@ -56,7 +56,7 @@ def _show(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def _named(what: What, name: str, rows: list[list[str]]) -> list[str]:
-    """The row of this name, or an error that offers the nearest."""
+    """The row with this name, or an error that suggests the nearest."""
     known = {row[0]: row for row in rows}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

@@ -14,13 +14,13 @@ Overrides = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 NewOut = Annotated[str, typer.Option("--out", help="The folder for run folders; default: runs.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one a core.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: one per core.")]
 OnEngine = Annotated[Engine, typer.Option(help="ray: SuperLink and Ray workers; inline: this process.")]
 KeepReplies = Annotated[
-    bool, typer.Option("--keep-replies", help="Keep every reply, for thistle audit verify; a model's size each.")
+    bool, typer.Option("--keep-replies", help="Keep every reply for thistle audit verify; each is model-sized.")
 ]
-Out = Annotated[str, typer.Option(help="The folder in which runs are looked for by name.")]
-ServerState = Annotated[str, typer.Option(help="The server's state folder, where several run here.")]
+Out = Annotated[str, typer.Option(help="The folder in which to look for runs by name.")]
+ServerState = Annotated[str, typer.Option(help="The server's state folder, if several servers run here.")]
 Cold = Annotated[
     bool, typer.Option("--cold", help="Start a new Python for each message: slower, less memory between messages.")
 ]

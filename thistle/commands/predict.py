@@ -1,4 +1,4 @@
-"""`thistle predict`: what a trained model takes images, or the rows of a table, for."""
+"""`thistle predict`: classify images, or the rows of a table, with a run's final model."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def predict(
         list[str],
         typer.Argument(
             metavar="IMAGE...",
-            help="Image files of any size, or a directory of them; for a model of a table: a CSV or Parquet file.",
+            help="Image files of any size, or a directory of them; for a table model: a CSV or Parquet file.",
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="Show so many classes for each image.")] = 3,
-    file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write the probability of every class.")] = "",
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show per image.")] = 3,
+    file: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write every class's probability.")] = "",
     out: Out = "runs",
 ) -> None:
-    """Classify images, or the rows of a table, by the final model of a run."""
+    """Classify images, or the rows of a table, with a run's final model."""
     files = find_images(images)
     from thistle.results.trained import load_trained
 
     model = load_trained(run, out)
     if model.facts.scheme:
         if len(files) != 1:
-            raise UserError(f"the model of {run} is one of a table: name one CSV or Parquet file")
+            raise UserError(f"the model of {run} classifies rows of a table: name one CSV or Parquet file")
         predictions = {f"row {number}": one for number, one in enumerate(model.predict(files[0]), start=1)}
     else:
         predictions = dict(zip(map(str, files), model.predict(files), strict=True))
@@ -71,7 +71,7 @@ def find_images(names: list[str]) -> list[Path]:
 
 
 def write_csv(path: Path, classes: tuple[str, ...], predictions: dict[str, Prediction]) -> None:
-    """One line an image: its class, and the probability of that and of every class."""
+    """One line per image: its class, and the probability of that and of every class."""
     try:
         with path.open("w", encoding="utf-8", newline="") as target:
             writer = csv.writer(target)

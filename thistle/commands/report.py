@@ -1,4 +1,4 @@
-"""`thistle report`: runs and sweeps as one page that needs nothing but a browser, and as pictures."""
+"""`thistle report`: show runs and sweeps on one page that needs only a browser, and draw pictures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def report(
         typer.Argument(metavar="RUN|SWEEP...", help="Run folders, sweeps, folders of runs; or names below --out."),
     ],
     output: Annotated[
-        str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if it is only one.")
+        str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if only one.")
     ] = "",
     pictures: Annotated[
-        str, typer.Option("--pictures", "--png", metavar="DIR", help="Also draw pictures for papers there.")
+        str, typer.Option("--pictures", "--png", metavar="DIR", help="Also draw pictures for papers into this folder.")
     ] = "",
-    latex: Annotated[str, typer.Option(metavar="DIR", help="Also write tables for papers there.")] = "",
-    tensorboard: Annotated[str, typer.Option(metavar="DIR", help="Also write event files for TensorBoard there.")] = "",
+    latex: Annotated[str, typer.Option(metavar="DIR", help="Also write tables for papers into this folder.")] = "",
+    tensorboard: Annotated[str, typer.Option(metavar="DIR", help="Also write TensorBoard event files there.")] = "",
     out: Out = "runs",
 ) -> None:
-    """Show runs and sweeps on a page of one file: curves, clients, detection, cost, settings."""
+    """Show runs and sweeps on a page in one file: curves, clients, detection, cost, settings."""
     from thistle.report.page import write_page
     from thistle.report.sources import runs_below, sort_out
 

@@ -1,4 +1,4 @@
-"""`thistle resume`: continue a run after its last checkpoint, or a finished one for some rounds more."""
+"""`thistle resume`: continue a run after its last checkpoint, or a finished one for more rounds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a run's name below --out.")],
     out: Out = "runs",
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Go on until it has had so many rounds, even if it has finished.")
+        int | None, typer.Option(min=1, help="Continue up to this round, even if the run has finished.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Hosts to train on; default: as before.")] = None,
     engine: Annotated[Engine, typer.Option(help="ray or inline: the result is the same.")] = Engine.RAY,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a stopped run; it ends with the model it would have had without the stop."""
+    """Continue a stopped run; the final model is the same as without the stop."""
     folder = find_run(run, out)
     experiment = folder.load_experiment()
     finished = folder.get_status().get("status") == "finished"
@@ -36,7 +36,7 @@ def resume(
             show_summary(folder)
         raise typer.Exit(0)
     if folder.is_held():
-        raise UserError(f"{folder.path}: this run is still going on")
+        raise UserError(f"{folder.path}: this run has not ended yet")
     if is_deployed(folder):
         raise UserError(f"{folder.path}: real nodes train this run; continue it with: thistle deploy resume")
     if rounds is not None:
@@ -54,7 +54,7 @@ def resume(
 
 
 def check_longer(experiment: Experiment, folder: RunFolder, rounds: int) -> None:
-    """Refuse what would not be the same run, only longer."""
+    """Refuse anything that is not the same run, only longer."""
     from thistle.server.recording.checkpoint import load_checkpoint
 
     if rounds <= experiment.rounds:
@@ -64,16 +64,16 @@ def check_longer(experiment: Experiment, folder: RunFolder, rounds: int) -> None
     if is_sweep(folder.path.parent):
         raise UserError(f"--rounds {rounds}: {folder.path} is a cell of a sweep; change rounds in the sweep's file")
     if folder.metrics.exists() and load_checkpoint(folder.checkpoints) is None:
-        raise UserError(f"--rounds {rounds}: {folder.path} has no whole checkpoint to go on from; start a new run")
+        raise UserError(f"--rounds {rounds}: {folder.path} has no complete checkpoint; start a new run")
 
 
 def is_deployed(folder: RunFolder) -> bool:
-    """Whether its rounds were trained by real nodes, of which nobody knows who attacks."""
+    """Whether real nodes trained its rounds, so that nobody knows who attacks."""
     return any("detection" in line and line["detection"] is None for line in read_lines(folder.metrics))
 
 
 def find_run(run: str, out: str) -> RunFolder:
-    """The run folder that a path or a name means; of a name also what a server of this machine has under it."""
+    """The run folder that a path or a name means; a name may also be a run of a server on this machine."""
     for path in (Path(run).expanduser(), Path(out).expanduser() / run, *folders_of(run)):
         if (path / "experiment.toml").is_file():
             return RunFolder(path.resolve())

@@ -1,4 +1,4 @@
-"""A command that has `--set`: who types a setting as an option is told how to set it."""
+"""A command that has `--set`: if you type a setting as an option, the error says how to set it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thistle.experiments.experiment import KEYS
 
 
 class Settable(TyperCommand):
-    """`--rounds 5` and `--lr 0.1` are answered by `--set rounds=…` and `--set client.lr=…`."""
+    """For `--rounds 5` and `--lr 0.1`, suggest `--set rounds=…` and `--set client.lr=…`."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         try:

@@ -21,18 +21,22 @@ def stress(
     source: Source,
     overrides: Overrides = None,
     fractions: Annotated[str, typer.Option(metavar="F,F,…", help="Shares of malicious clients.")] = "0.1,0.3,0.6",
-    suite: Annotated[str, typer.Option(metavar="|".join(SUITES), help="What is tried.")] = "standard",
+    suite: Annotated[str, typer.Option(metavar="|".join(SUITES), help="Which attacks to try.")] = "standard",
     seeds: Annotated[int, typer.Option(metavar="N", help="Seeds 0 … N−1 for the worst attacks.")] = 3,
     budget: Annotated[
-        float | None, typer.Option(metavar="MINUTES", help="Try less, so that it ends in time; default: all.")
+        float | None, typer.Option(metavar="MINUTES", help="Try fewer attacks, to finish in this time; default: all.")
     ] = None,
     out: Annotated[str, typer.Option(help="The folder for the search's folder.")] = "runs",
-    name: Annotated[str, typer.Option(help="The search's folder; default: the experiment's name and -stress.")] = "",
+    name: Annotated[
+        str, typer.Option(help="The name of the search's folder; default: the experiment's name and -stress.")
+    ] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0: one (ray), or one per core (inline).")] = 0,
     engine: Annotated[
-        Engine, typer.Option(help="inline: a process per job; ray: one SuperLink for all.")
+        Engine, typer.Option(help="inline: one process per job; ray: one SuperLink for all.")
     ] = Engine.INLINE,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only check and list what would be tried.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the experiment and list what would be tried.")
+    ] = False,
 ) -> None:
     """Search for the attack that harms an experiment most; one number per fraction of malicious clients."""
     question = ask(source, overrides or [], fractions=fractions, suite=suite, seeds=seeds, budget=budget, name=name)
@@ -46,7 +50,7 @@ def stress(
 
 
 def list_candidates(search: Search) -> None:
-    """What would be tried, and what not."""
+    """What would be tried, and what would be left out."""
     possible, left_out = search.prepare()
     rows = [[one.suite, one.label, ""] for one in possible]
     rows += [[one.candidate.suite, one.candidate.label, f"left out: {one.reason}"] for one in left_out]

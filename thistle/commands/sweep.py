@@ -24,13 +24,14 @@ def sweep(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every cell.")
     ] = None,
     out: Annotated[str, typer.Option(help="The folder for the sweep's folder.")] = "runs",
-    jobs: Annotated[int, typer.Option(min=0, help="Cells at once; 0: one (ray), or one a core (inline).")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Cells at once; 0: one (ray), or one per core (inline).")] = 0,
     engine: Annotated[
-        Engine | None, typer.Option(help="ray: one SuperLink for all; inline: a process a job. Default: the file's.")
+        Engine | None,
+        typer.Option(help="ray: one SuperLink for all; inline: one process per job. Default: the file's."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only check the file and list its cells.")] = False,
 ) -> None:
-    """Run every cell of a sweep that has not finished yet; then write tables and pictures and check expectations."""
+    """Run every unfinished cell of a sweep, then write tables and pictures and check expectations."""
     plan = read_sweep(source, overrides or [])
     home = Path(out).expanduser().resolve() / plan.name
     cells = plan.cells(home)
@@ -48,13 +49,13 @@ def list_cells(plan: Sweep, cells: Sequence[Cell]) -> None:
 
 
 def show(ended: Ended, home: Path) -> bool:
-    """The tables on stdout; whether all cells finished and all that was expected held."""
+    """The tables on stdout; whether all cells finished and every expectation held."""
     for metric in ended.grid.metrics:
         title = f"{ended.grid.sweep.name}: {metric}, {ended.grid.averaged}, %"
         results.print(table(title, *ended.grid.table(metric)))
         results.print()
     if ended.start_ups:
-        say(f"start-up: median {median(ended.start_ups.values()):.1f} s a cell")
+        say(f"start-up: median {median(ended.start_ups.values()):.1f} s per cell")
     results.print(f"tables (last, best, clients, classes: sweep.md) and pictures: {home}", markup=False, soft_wrap=True)
     return tell(ended.findings, ended.failed)
 

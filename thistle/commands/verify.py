@@ -1,4 +1,4 @@
-"""`thistle verify`: run again what somebody claims, and say whether the same model comes out."""
+"""`thistle verify`: repeat a claimed run, and say whether it gives the same model."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def verify(
         str,
         typer.Argument(
             metavar="RUN|FOLDER|ENTRY.json",
-            help="A run folder, what is kept of one, a folder of runs (a sweep), or an entry of the leaderboard.",
+            help="A run folder or the kept part of one, a folder of runs (a sweep), or a leaderboard entry.",
         ),
     ],
-    cell: Annotated[str, typer.Option(metavar="CELL", help="Of an entry: one cell, such as 0.3; default: all.")] = "",
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of an entry: one seed; default: all.")] = None,
+    cell: Annotated[str, typer.Option(metavar="CELL", help="For an entry: one cell, such as 0.3; default: all.")] = "",
+    seed: Annotated[int | None, typer.Option(metavar="N", help="For an entry: one seed; default: all.")] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Where to run: task.data-dir, runtime.device, …"),
     ] = None,
-    keep: Annotated[str, typer.Option(metavar="DIR", help="Keep the new runs there; default: they are removed.")] = "",
+    keep: Annotated[str, typer.Option(metavar="DIR", help="Keep the new runs there; default: remove them.")] = "",
     engine: Annotated[Engine, typer.Option(help="inline or ray: the result is the same.")] = Engine.INLINE,
     out: Out = "runs",
     quiet: Quiet = False,
 ) -> None:
-    """Run again what a run or a leaderboard's cell claims, and compare the models bit by bit.
+    """Repeat a run or a leaderboard cell, and compare the models bit by bit.
 
-    Exit codes: 0 all are the same to the bit; 1 one is not, although it was made in the same environment, or its
-    accuracy is another than is claimed, or it does not finish; 3 one is not, but it was made in another environment
-    (processor, versions, Thistle's code), which may explain it; 2 nothing could be compared.
+    Exit codes: 0: all models are identical. 1: one differs although it was made in the same environment, or has
+    another accuracy than claimed, or its run does not finish. 3: one differs, but it was made in another environment
+    (processor, versions, Thistle's code), which may explain it. 2: nothing could be compared.
     """
     from thistle.verify.again import Outcome, run_again
     from thistle.verify.claims import read_claims
@@ -64,6 +64,6 @@ def verify(
                 results.print(f"  {line}", markup=False, soft_wrap=True)
     if len(claims) > 1:
         same = outcomes.count(Outcome.SAME)
-        results.print(f"{same} of {len(claims)} are the same to the bit", markup=False)
+        results.print(f"{same} of {len(claims)} are identical to the bit", markup=False)
     worst = [one for one in (Outcome.REFUTED, Outcome.EXPLAINED) if one in outcomes]
     raise typer.Exit(int(worst[0]) if worst else 0)

@@ -47,13 +47,13 @@ class DiskWatch(Watch):
         if (free < self.least) == self.service.on_hold:
             return
         self.service.on_hold = free < self.least
-        what = "is closed until there is more" if self.service.on_hold else "is open again"
+        what = "is closed until there is more space" if self.service.on_hold else "is open again"
         self.say(f"{free / 2**30:.1f} GiB are free at {self.folder}: the {self.service.name} {what}")
 
 
 @dataclass
 class LogWatch(Watch):
-    """Empties logs that have become long; who writes to them appends, and so goes on at the start."""
+    """Empties logs that have become long; their writers append, and so continue at the start."""
 
     logs: Sequence[Path]
     say: Callable[[str], None]
@@ -62,4 +62,4 @@ class LogWatch(Watch):
         for log in self.logs:
             if log.is_file() and (size := log.stat().st_size) > LONG:
                 os.truncate(log, 0)
-                self.say(f"{log}: emptied, it had {size / 2**20:.0f} MiB")
+                self.say(f"{log}: emptied; it had {size / 2**20:.0f} MiB")

@@ -1,4 +1,4 @@
-"""What keeps a federation from starting, found before it starts: one finding a line, with what to do."""
+"""What keeps a federation from starting, found before it starts: one finding per line, with what to do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def examine_node(server: str, folder: Path, data: str) -> Iterator[Finding]:
     if isinstance(answer, Finding):
         yield answer
         return
-    yield Finding("certificate", True, f"the server's is of this CA, and for {host}")
+    yield Finding("certificate", True, f"the server's certificate is from this CA and for {host}")
     date, body = answer
     yield check_clock(date)
     yield check_versions(body)
@@ -67,7 +67,7 @@ def examine_server(folder: Path, state: State, listen: str) -> Iterator[Finding]
     nginx = find_nginx()
     yield Finding("gateway", bool(nginx), nginx or "nginx is not installed: apt install nginx")
     if state.is_held():
-        yield Finding("server", True, f"runs, with its state in {state.path}")
+        yield Finding("server", True, f"running, with its state in {state.path}")
     else:
         yield check_free(listen)
     free = shutil.disk_usage(_existing(state.path)).free / 2**30
@@ -78,7 +78,7 @@ def examine_server(folder: Path, state: State, listen: str) -> Iterator[Finding]
 def check_files(folder: Path, names: tuple[str, ...], secret: str) -> Finding:
     for name in names:
         if not (folder / name).is_file():
-            return Finding("files", False, f"{folder} has no {name}: take the folder that thistle certs made")
+            return Finding("files", False, f"{folder} has no {name}: use the folder that thistle certs made")
     if stat.S_IMODE((folder / secret).stat().st_mode) & 0o077:
         return Finding("files", False, f"{folder / secret} can be read by others: chmod 600 {folder / secret}")
     return Finding("files", True, str(folder))
@@ -88,12 +88,12 @@ def check_port(host: str, port: int) -> Finding:
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as error:
-        return Finding("port", False, f"{host}:{port}: {error}: is the server up, is a firewall between?")
+        return Finding("port", False, f"{host}:{port}: {error}: is the server running? Is there a firewall?")
     return Finding("port", True, f"{host}:{port} answers")
 
 
 def ask(host: str, port: int, ca: Path) -> tuple[str, bytes] | Finding:
-    """The gateway's date and what it says of itself; or what is wrong with its certificate."""
+    """The gateway's date and what it reports about itself; or what is wrong with its certificate."""
     connection = http.client.HTTPSConnection(
         host, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=ca)
     )
@@ -102,7 +102,9 @@ def ask(host: str, port: int, ca: Path) -> tuple[str, bytes] | Finding:
         response = connection.getresponse()
         return response.headers.get("date", ""), response.read(10_000)
     except ssl.SSLCertVerificationError as error:
-        return Finding("certificate", False, f"{error.verify_message}: wrong ca.crt, or a name that is not in it")
+        return Finding(
+            "certificate", False, f"{error.verify_message}: wrong ca.crt, or a name that is not in the certificate"
+        )
     except (OSError, http.client.HTTPException) as error:
         return Finding("certificate", False, f"no TLS at {host}:{port}: {printable(error)}")
     finally:
@@ -113,26 +115,30 @@ def check_clock(date: str) -> Finding:
     try:
         ahead = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return Finding("clock", False, "the server does not say what time it is")
+        return Finding("clock", False, "the server does not report its time")
     well = -BEHIND < ahead < AHEAD
     text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
-    return Finding("clock", well, text if well else f"{text}: the server refuses this; set it right (NTP)")
+    return Finding("clock", well, text if well else f"{text}: the server refuses this; set the clock (NTP)")
 
 
 def check_versions(body: bytes) -> Finding:
     try:
         theirs = {name: str(json.loads(body)[name]) for name in PACKAGES}
     except (ValueError, KeyError, TypeError):
-        return Finding("versions", False, "the server does not say: is this the gateway of thistle deploy server?")
+        return Finding(
+            "versions", False, "the server does not report them: is this the gateway of thistle deploy server?"
+        )
     ours = versions()
     differ = [
         f"{name} {ours[name]}, there {printable(theirs[name], 30)}" for name in PACKAGES if ours[name] != theirs[name]
     ]
-    return Finding("versions", not differ, "; ".join(differ) + ": install the same" if differ else _shown(ours))
+    return Finding(
+        "versions", not differ, "; ".join(differ) + ": install the same versions" if differ else _shown(ours)
+    )
 
 
 def check_admission(server: str, folder: Path) -> Finding:
-    """Start the node for a moment: only so one learns whether the server takes its key."""
+    """Start the node briefly: the only way to find out whether the server accepts its key."""
     with tempfile.TemporaryDirectory(prefix="thistle-") as scratch:
         state = State(Path(scratch) / "node")
         state.create()
@@ -142,7 +148,7 @@ def check_admission(server: str, folder: Path) -> Finding:
         try:
             while time.monotonic() < deadline and node.process is not None:
                 if node.sign in node.said():
-                    return Finding("key", True, "the server takes it")
+                    return Finding("key", True, "the server accepts it")
                 if node.process.poll() is not None:
                     return Finding("key", False, node.explain(node.said()))
                 time.sleep(0.2)

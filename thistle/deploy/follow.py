@@ -78,7 +78,7 @@ class Follower:
         self._last = ""
 
     def follow(self) -> None:
-        """Returns when the run has finished; raises where it has not."""
+        """Returns when the run has finished; raises if it fails."""
         ear = Ear(self.flwr, self.run_id)
         try:
             while not self._is_over(ear):
@@ -119,7 +119,7 @@ class Follower:
         return False
 
     def _stream_ended(self, ear: Ear) -> bool:
-        """Flower's own word decides; a stream may also break while the run goes on, or the SuperLink is down."""
+        """Flower's own status decides; a stream may also break while the run continues, or the SuperLink is down."""
         status, details = patient_status(self.flwr, self.run_id)
         if status == "finished:completed":
             return True

@@ -29,7 +29,7 @@ from thistle.flower_compat import fleet
 BODY = "6m"
 """More than a chunk of Flower's: `fleet.CHUNK`."""
 CONNECTIONS, REQUESTS = 64, 200
-"""An address may have so many connections, and so many requests a second; beyond that: 503, which nodes retry."""
+"""Limits per address: connections, and requests per second. Beyond them: 503, which nodes retry."""
 
 CONFIGURATION = """\
 # Written by `thistle deploy server`; changes here are lost.
@@ -95,10 +95,12 @@ def find_nginx() -> str:
 
 
 def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Service) -> Service:
-    """nginx in the foreground, in a folder of its own."""
+    """nginx in the foreground, in its own folder."""
     nginx = find_nginx()
     if not nginx:
-        raise UserError("nginx is not installed: it is the gateway (Debian: apt install nginx), or use --no-gateway")
+        raise UserError(
+            "nginx, the gateway, is not installed: install it (Debian: apt install nginx), or use --no-gateway"
+        )
     folder = state.gateway
     folder.mkdir(exist_ok=True)
     text = CONFIGURATION.format(
@@ -132,5 +134,5 @@ def gateway(state: State, port: int, files: ServerFiles, listen: str, link: Serv
 
 def _plain(path: Path) -> str:
     if any(character in str(path) for character in " ;{}\"'$\\"):
-        raise UserError(f"{path}: nginx wants a path without spaces, quotes and brackets")
+        raise UserError(f"{path}: nginx needs a path without spaces, quotes and brackets")
     return str(path)

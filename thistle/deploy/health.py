@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DEADLINE = 10.0
-"""Seconds. A machine under load answers late, and nothing is to be ended for that."""
+"""Seconds. A machine under load answers late, and nothing should be ended for that."""
 
 
 def grpc_serving(address: str) -> bool:

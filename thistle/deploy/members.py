@@ -39,7 +39,7 @@ class Members:
         try:
             return dict(read_json(self.state.bindings))
         except ValueError:
-            raise UserError(f"{self.state.bindings}: cannot be read; put it right or remove it") from None
+            raise UserError(f"{self.state.bindings}: cannot be read; repair it or remove it") from None
 
     def find(self, text: str) -> str:
         """The node id that a name, an id or a public key's file means."""
@@ -51,7 +51,7 @@ class Members:
             if said.get("name") == text or (wanted and said.get("key") == wanted):
                 return node
         known = ", ".join(str(said.get("name", node)) for node, said in members.items()) or "none"
-        raise UserError(f"{text}: no such node; known are: {known}")
+        raise UserError(f"{text}: no such node; known nodes: {known}")
 
     def check(self, clients: str, but: str) -> None:
         """Refuse clients that another node has."""
@@ -68,7 +68,7 @@ class Members:
         if not name or name != printable(name, LONGEST_NAME):
             raise UserError(f"--name {printable(name)!r}: should be 1 to {LONGEST_NAME} printable characters")
         if any(node != but and said.get("name") == name for node, said in self.all().items()):
-            raise UserError(f"--name {name}: another node is called so; choose a name that tells them apart")
+            raise UserError(f"--name {name}: another node has this name; choose a different one")
 
     def replies(self, clients: int, online: Collection[str]) -> tuple[int, int]:
         """Of an experiment's clients, how many the nodes online stand for, and how many of the nodes have any."""

@@ -38,7 +38,7 @@ HELP = {
     "thistle_run_accuracy": ("gauge", "on the test set, at the last evaluation"),
     "thistle_run_loss": ("gauge", "on the test set, at the last evaluation"),
     "thistle_run_bytes_up_total": ("counter", "that clients have sent"),
-    "thistle_site_replies_total": ("counter", "of a site, by verdict; faint: accepted with next to no weight"),
+    "thistle_site_replies_total": ("counter", "of a site, by verdict; faint: accepted with almost no weight"),
     "thistle_site_rounds_left_out_total": (
         "counter",
         "rounds in which more of a site's replies were excluded than used",
@@ -72,7 +72,7 @@ def page(samples: Iterable[Sample]) -> str:
 
 
 def samples(state: State, services: Sequence[Service], certificate: Path | None = None) -> Iterator[Sample]:
-    """All that there is to say now."""
+    """Everything to report now."""
     for service in services:
         yield Sample("thistle_process_up", float(service.ready), {"process": service.name})
         yield Sample("thistle_process_starts_total", service.starts, {"process": service.name})
@@ -142,7 +142,7 @@ def serving(port: int, text: Callable[[], str]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Prometheus asks every few seconds: that is no news."""
+            """Prometheus asks every few seconds, which is not worth logging."""
 
     try:
         server = ThreadingHTTPServer((LOOPBACK, port), Handler)

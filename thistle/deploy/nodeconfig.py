@@ -1,4 +1,4 @@
-"""What a node says of itself, from command-line options to Flower's --node-config; checked before anything starts."""
+"""A node's report about itself, from command-line options to Flower's --node-config; checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 10**9
 
 
 def node_config(clients: str, data: str, role: str, attack: str, more: list[str], site: str = "") -> dict[str, Value]:
-    """The node's config; UserError for what a node of ours would refuse later."""
+    """The node's config; UserError for what our node would refuse later."""
     from thistle.attacks.roles import ROLES, node_orders
     from thistle.client.data import OWN
 

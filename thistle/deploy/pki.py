@@ -141,7 +141,7 @@ def read_request(path: Path) -> tuple[str, bytes]:
         raise UserError(f"{path}: not a request of thistle certs request: {printable(error)}") from None
     key = request.public_key()
     if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise UserError(f"{path}: not signed by a key of the kind that nodes have: let the site make it again")
+        raise UserError(f"{path}: not signed by the kind of key that nodes have: ask the site to make it again")
     names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else "", public_line(key)
 
@@ -151,7 +151,7 @@ def public_line(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def shown_fingerprint(public: bytes) -> str:
-    """As `ssh-keygen -l` shows it: to be compared by telephone."""
+    """As `ssh-keygen -l` shows it, to compare by telephone."""
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 

@@ -58,9 +58,9 @@ def server_superexec(state: State, port: int, files: ServerFiles | None, link: S
 
 
 def fork_servers(name: str, state: State, cold: bool, say: Callable[[str], None]) -> list[Service]:
-    """What ClientApps are forked from, for all nodes that are told of it: one or none. Without it they start cold."""
+    """The server that ClientApps are forked from, for all nodes that use it, if any. Without it they start cold."""
     if not cold and not possible():
-        say("every message will start a Python of its own, which takes seconds: warm clients need Linux")
+        say("every message will start its own Python process, which takes seconds: warm clients need Linux")
     if cold or not possible():
         return []
     socket = str(state.home / "warm.sock")

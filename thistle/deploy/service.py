@@ -24,7 +24,7 @@ START = 120.0
 """Seconds that a process has until it answers for the first time."""
 PROBE_EVERY = 5.0
 DEAF = 3
-"""So many probes without an answer, and a process that once answered is taken for dead."""
+"""After this many probes without an answer, a process that once answered counts as dead."""
 GRACE = 10.0
 """Seconds that a process has to end by itself."""
 
@@ -52,7 +52,7 @@ class Service:
     on_hold: bool = False
     """Not to run for the time being."""
     sign: str = ""
-    """What its log says once it has begun its work: with that and an answer to the probe, it is up."""
+    """What its log says once it has started its work: with that and an answer to the probe, it is up."""
     explain: Callable[[str], str] = last_line
     """What a log means that ended badly."""
     deaths: int = 0
@@ -71,7 +71,7 @@ class Service:
         return shlex.join(self.command)
 
     def look(self) -> list[str]:
-        """See to it that it runs; returns what there is to say about it."""
+        """Make sure that it runs; returns what there is to say about it."""
         now = time.monotonic()
         if self.on_hold:
             self.end(0.0)
@@ -116,7 +116,7 @@ class Service:
         if not too_quiet:
             return []
         self.end(0.0)
-        return self._died("did not answer, and was ended")
+        return self._died("did not answer and was stopped")
 
     def _died(self, how: str) -> list[str]:
         """It will be started again after a pause; the same reason is not told twice."""
@@ -126,7 +126,9 @@ class Service:
         self._not_before = time.monotonic() + pause
         self.end(0.0)
         before, self._reason = self._reason, f"{self.name} {how} ({self.explain(self.said())})"
-        return [] if self._reason == before else [f"{self._reason}; starts again in {pause:.0f} s, and so on"]
+        return (
+            [] if self._reason == before else [f"{self._reason}; restarts in {pause:.0f} s, and repeatedly if needed"]
+        )
 
     def said(self) -> str:
         """Its log since it was started: the end of it, if that is long."""

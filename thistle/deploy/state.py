@@ -73,7 +73,7 @@ class State:
         return self.path / "server.json"
 
     def create(self) -> None:
-        """Make it, for nobody else's eyes."""
+        """Make it, readable by nobody else."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.home, self.logs):

@@ -57,10 +57,10 @@ def find_going_on(server: State, flwr: Flwr, name: str) -> str:
         if number in statuses and not statuses[number].startswith(OVER):
             return number
     if any(number in statuses for number in numbers):
-        raise UserError(f"{name}: this run is over; there is nothing to stop")
+        raise UserError(f"{name}: this run has ended; there is nothing to stop")
     names = {one.run_id: one.name for one in submitted(server)}
     going_on = [names.get(number, number) for number, status in statuses.items() if not status.startswith(OVER)]
-    raise UserError(f"{name}: no such run here; going on: {', '.join(going_on) or 'none'}")
+    raise UserError(f"{name}: no such run here; running: {', '.join(going_on) or 'none'}")
 
 
 def folders_of(name: str) -> Iterator[Path]:

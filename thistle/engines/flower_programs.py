@@ -57,7 +57,7 @@ def write_connection(home: Path, address: str, ca: Path | None = None) -> None:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Private home, one thread a process, nothing sent or fetched, no proxy between processes of one machine.
+    """Private home, one thread per process, nothing sent or fetched, no proxy between processes of one machine.
 
     What Flower's programs start in turn, they find on the PATH: our own come first.
     """

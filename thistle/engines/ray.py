@@ -1,4 +1,4 @@
-"""The Ray engine: a process of ours in which Flower's Simulation Runtime carries out runs, one after the other.
+"""The Ray engine: our process in which Flower's Simulation Runtime carries out runs, one after the other.
 
 It starts with the command, so that Ray and its workers warm up while the experiment is still checked; they stay until
 the command ends, and all its runs share them. The keeper starts it, and cleans up after it.
@@ -92,11 +92,11 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection(where, timeout=5).close()
     except OSError as error:
-        raise UserError(f"runtime.ray-address = {address!r}: nobody answers there ({error})") from None
+        raise UserError(f"runtime.ray-address = {address!r}: no answer there ({error})") from None
 
 
 def _environment(home: Path, app: Path, ray_address: str) -> dict[str, str]:
-    """Private home, private Ray on loopback only (or a cluster), one thread a process, nothing sent or fetched."""
+    """Private home, private Ray on loopback only (or a cluster), one thread per process, nothing sent or fetched."""
     ray = {"RAY_ADDRESS": ray_address} if ray_address else PRIVATE_RAY | {"RAY_TMPDIR": str(home)}
     places = [str(app), os.environ.get("PYTHONPATH", "")]
     return {

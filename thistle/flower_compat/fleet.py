@@ -1,7 +1,7 @@
 """What a SuperNode asks a SuperLink for, and what a SuperLink refuses it for.
 
 Flower does not document its Fleet API: the gateway must know its paths to let nothing else through, and the doctor
-must know by how much a node's clock may differ, because a SuperLink says nothing of it.
+must know by how much a node's clock may differ, because a SuperLink does not report it.
 """
 
 from __future__ import annotations

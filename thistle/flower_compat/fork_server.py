@@ -64,7 +64,7 @@ class ForkServer:
     selector: selectors.BaseSelector = field(init=False)
 
     def serve(self) -> Order:
-        """For ever; returns in each forked process, with what it is to be."""
+        """Forever; returns in each forked process, with the work that it should do."""
         kept = open_files() - {self.listener.fileno()}
         self.selector = selectors.DefaultSelector()
         wakes, wake = socket.socketpair()
@@ -131,7 +131,7 @@ class ForkServer:
         return None
 
     def _end(self, connection: socket.socket) -> None:
-        """Whoever's launcher is gone is killed, as if it were the launcher."""
+        """A process whose launcher is gone is killed, as if it were the launcher."""
         self.selector.unregister(connection)
         for child, other in self.children.items():
             if other is connection:
@@ -140,7 +140,7 @@ class ForkServer:
         connection.close()
 
     def _bury(self) -> None:
-        """Whoever has ended: its launcher is told how."""
+        """For each process that has ended, tell its launcher how."""
         while self.children:
             child, status = os.waitpid(-1, os.WNOHANG)
             if not child:

@@ -1,7 +1,7 @@
 """Flower's Ray workers, repaired.
 
 Flower puts a worker that died back into its pool, where it fails every later message at once; it serves at most
-cores + 4 workers; it looks for messages ten times a second and tells nobody of replies; it starts as many workers as
+cores + 4 workers; it looks for messages ten times per second and announces no replies; it starts as many workers as
 a cluster has processors and gives them no code. Flower loads the ClientApp in the process that owns the workers
 before it makes them, so that importing `thistle.client.app` is the moment to put this right.
 """
@@ -46,7 +46,7 @@ def repair() -> None:
 
 
 class PromptQueue(Queue[Any]):
-    """Whoever waits a second for a message would notice that long after the run's end that it is over."""
+    """A thread that waits one second for a message would notice the run's end a second late."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         return super().get(block, None if timeout is None else min(timeout, PROMPT))
@@ -59,7 +59,7 @@ def ray_node() -> str:
 
 
 def _hand_out(state: Any, queue: Any, nodes_mapping: dict[int, int], f_stop: threading.Event) -> None:
-    """Messages for the workers, as Flower hands them out, but as soon as they are there."""
+    """Messages for the workers, as Flower hands them out, but as soon as they arrive."""
     while not f_stop.is_set():
         REQUESTS.wait()
         for node in nodes_mapping:

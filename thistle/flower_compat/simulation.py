@@ -41,7 +41,7 @@ class Kept(raybackend.RayBackend):
     """Our backend; it outlives the runs that it serves."""
 
     def __init__(self, client: str, workers: int, device: str) -> None:
-        """Ray and so many workers start now; each imports the module `client` first."""
+        """Ray and this many workers start now; each imports the module `client` first."""
         self.wanted = client, workers, device
         self.workers = workers
         self.keys: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """Flower's programs that unpack an app, made to unpack it whole or not at all.
 
-Flower makes the app's folder first and then copies the files into it, and whoever finds the folder takes it for
-complete. Of two processes with one home that start some milliseconds apart, the second runs an app that is not all
-there yet; after a process that was killed halfway, every later one does. Here an app is unpacked beside, and renamed:
-the folder is there with all its files, or it is not there.
+Flower makes the app's folder first and then copies the files into it, and a process that finds the folder assumes
+that it is complete. If two processes with one home start some milliseconds apart, the second runs an incomplete app;
+after a process that was killed halfway, every later one does. Here an app is unpacked elsewhere, and renamed: the
+folder is there with all its files, or it is not there.
 
 Flower's superexecs start these programs by name, so that small programs of the same names, first on their PATH, are
 what they find. tests/flower_compat/test_unpacking.py notices an upgrade.
@@ -59,7 +59,7 @@ def programs(home: Path) -> Path:
 
 
 def _write(path: Path, script: str) -> None:
-    """If it is not there yet. Whoever starts it meanwhile gets the old one or the new one."""
+    """If it is not there yet. A process that starts it meanwhile gets the old one or the new one."""
     if path.is_file() and path.read_text(encoding="utf-8") == script:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """What Flower starts as `flwr-clientapp` on a warm node: it gets its process from the node's fork server.
 
 Executed from its source by an isolated Python without site-packages, because it must be there in an instant. It lives
-as long as the ClientApp does: whoever ends it ends that one, and it ends as that one did. Where there is no fork
-server, or this one does not answer, it becomes the ordinary program, which imports everything anew.
+as long as the ClientApp does: ending it ends the ClientApp, and it ends as the ClientApp did. Where there is no fork
+server, or this one does not answer, it becomes the ordinary program, which imports everything again.
 """
 
 import array

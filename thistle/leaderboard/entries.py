@@ -39,9 +39,7 @@ def make_entry(home: Path, defence: str = "") -> Entry:
     document = _document(home)
     experiment = _runs(home, document["no_attack_folders"])[0].load_experiment()
     if is_own(experiment.strategy.name):
-        raise UserError(
-            f"{home}: strategy.name = {experiment.strategy.name}: nobody else has it; add it to Thistle first"
-        )
+        raise UserError(f"{home}: strategy.name = {experiment.strategy.name}: it is your own; add it to Thistle first")
     base = {key: value for key, value in experiment.flat().items() if _lasting(key) and not key.startswith("attack.")}
     environments: list[dict[str, Any]] = []
     cells = [_cell(home, row, base, environments) for row in _rows(document)]
@@ -128,7 +126,7 @@ def _run(
     experiment, summary = folder.load_experiment(), read_json(folder.summary)
     again = Experiment.of({**base, **settings, "seed": experiment.seed, "task.data-dir": experiment.task.data_dir})
     if identity(again) != identity(experiment):
-        raise UserError(f"{folder.path}: differs from its neighbours in more than its seed")
+        raise UserError(f"{folder.path}: differs from the folders beside it in more than its seed")
     there = read_json(folder.environment)
     environment = {name: there[name] for name in KEPT}
     environment["hosts"] = [{"device": one} for one in sorted({host["device"] for host in there["hosts"]})]
@@ -150,7 +148,7 @@ def _name(suite: str, fraction: float, attack: str = "") -> str:
 
 
 def board_of(entry: Mapping[str, Any]) -> str:
-    """Entries of one board can be compared: all but the defence is the same."""
+    """Entries of one board can be compared: everything except the defence is the same."""
     shared = {key: value for key, value in entry["experiment"].items() if not key.startswith("strategy.")}
     plain = json.dumps([entry["suite"], shared], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:8]
@@ -182,7 +180,7 @@ def read_entry(path: Path) -> Entry:
                 int(run["seed"]), str(run["model_sha256"]), float(run["final_accuracy"])
                 dict(entry["environments"][run["environment"]])
         if not {*entry["worst"].values()} <= {cell["cell"] for cell in entry["cells"]}:
-            raise ValueError("worst names a cell that is not there")
+            raise ValueError("worst names a cell that does not exist")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, UserError) as error:
         raise UserError(f"{path}: cannot be read as an entry of the leaderboard: {error!r}") from None
     return entry

@@ -55,7 +55,7 @@ def _board(entries: Entries) -> Iterator[str]:
         ranked = dict(sorted(entries.items(), key=lambda pair: _rank(pair[1], suite, shares)))
         attackers = [f"{100 * share:g} %" for share in shares]
         if suite:
-            yield "### Backdoors\n\nHow often the worst backdoor succeeds, and the accuracy beside it."
+            yield "### Backdoors\n\nHow often the worst backdoor succeeds, and the accuracy with it."
         else:
             yield f"### Worst case\n\nOrdered by the mean over {', '.join(attackers)} attackers."
         yield markdown(["defence", "no attack", *attackers], [_row(one, suite, shares) for one in ranked.values()])
@@ -71,7 +71,7 @@ def _worst_names(entries: Entries, suite: str) -> set[str]:
 
 
 def _rank(entry: Entry, suite: str, shares: Sequence[float]) -> tuple[float, float]:
-    """The best first; who lacks a share comes after those who have all."""
+    """The best first; entries that lack a share come after those that have all."""
     found = [cell for share in shares if (cell := _worst(entry, suite, share))]
     value = fmean(-cell["success"] if suite else cell["accuracy"] for cell in found) if found else 0.0
     return len(shares) - len(found), -value

@@ -16,7 +16,7 @@ DEFENCE, KIND, SHARE = "strategy.name", "attack.kind", "attack.fraction"
 
 
 def write_report_page(entries: Mapping[Path, Entry], target: Path) -> Path:
-    """One file that needs nothing but a browser."""
+    """One file that needs only a browser."""
     boards: dict[str, list[Entry]] = {}
     for entry in entries.values():
         boards.setdefault(board_of(entry), []).append(entry)

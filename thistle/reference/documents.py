@@ -28,12 +28,12 @@ PLACE = re.compile(
 
 
 def regenerated(text: str) -> str:
-    """The document with every generated part made anew."""
+    """The document with every generated part made again."""
     return PLACE.sub(lambda place: f"{place['first']}{_part(place['name'])}{place['last']}", text)
 
 
 def _part(name: str) -> str:
-    """Markdown wants an empty line between a comment and a table; nobody else minds."""
+    """Markdown needs an empty line between a comment and a table."""
     return f"\n{PARTS[name]()}\n"
 
 

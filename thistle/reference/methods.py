@@ -37,7 +37,7 @@ def _strategy(name: str, cls: type[Named]) -> str:
         parts += _steps(made)
     own = own_rows(cls)
     common = "The [settings of every strategy](../../strategies.md#common-settings) are not repeated here."
-    parts += ["## Settings", _near(settings_table(own)) if own else "None of its own.", common]
+    parts += ["## Settings", _near(settings_table(own)) if own else "No additional settings.", common]
     arguments = "model=net, server_data=(x, y)" if needs else ""
     parts += [
         "## Use it",
@@ -104,7 +104,7 @@ def _attack(name: str, cls: type[PoisoningAttack]) -> str:
                     formula.strip(),
                     "\n".join(f"- {fact}" for fact in facts),
                     "## Settings",
-                    _near(settings_table(own)) if own else "None of its own.",
+                    _near(settings_table(own)) if own else "No additional settings.",
                     f"[Who attacks, and when](../../guide.md#attacks), is the same for all attacks; those of its family"
                     f" are [compared on one page](../../attacks/{cls.family}.md).",
                     f"## Use it\n\n    thistle run digits-mix --set attack.kind={name}{needed}{knows_all}",

@@ -118,7 +118,7 @@ def each_strategy() -> str:
 def _described(name: str, cls: type[Named]) -> str:
     own = own_rows(cls)
     paragraphs = [f"### {name}", f"{about(cls)}. Paper: {cls.paper}.", *_remarks(cls)]
-    nothing = "No settings of its own.\n" if issubclass(cls, Pipeline) else "No settings.\n"
+    nothing = "No additional settings.\n" if issubclass(cls, Pipeline) else "No settings.\n"
     return "\n\n".join([*paragraphs, settings_table(own) if own else nothing])
 
 
@@ -143,7 +143,7 @@ def _attack(cls: type[PoisoningAttack]) -> str:
     summary, _, formula = inspect.cleandoc(cls.__doc__ or "").partition("\n")
     known = f"Attackers know: {cls.knows}." + (f" Paper: {cls.paper}." if cls.paper else "")
     own = rows(settings_of(cls), "attack.")
-    settings = settings_table(own) if own else "No settings of its own.\n"
+    settings = settings_table(own) if own else "No additional settings.\n"
     return "\n\n".join(filter(None, [f"## {cls.name}", summary, formula.strip(), known, _tried(cls), settings]))
 
 

@@ -96,6 +96,6 @@ def own_rows(cls: type[Named]) -> list[Row]:
 
 
 def lacking(cls: type[Named]) -> Iterator[str]:
-    """The common settings that a strategy has not."""
+    """The common settings that a strategy does not have."""
     known = {row.key for row in strategy_rows(cls)}
     return (row.key for row in common_rows() if row.key not in known)

@@ -33,7 +33,7 @@ def either(names: list[str]) -> str:
 
 
 def _bounds(notes: Iterable[Any]) -> Iterator[tuple[str, float]]:
-    """("ge", 0), ("lt", 1) and the like, from what stands beside a type."""
+    """("ge", 0), ("lt", 1) and similar pairs, from a type's annotations."""
     for note in notes:
         if isinstance(note, FieldInfo):
             yield from _bounds(note.metadata)

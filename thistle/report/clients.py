@@ -16,13 +16,13 @@ from thistle.report.reading import inside, is_id, number, parse_line, read_objec
 
 CODES = {"accepted": 1, "filtered": 2, "rejected": 3, "failed": 4}
 FAINT = 5
-"""A cell of the map; 0: not asked in that round, 5: accepted, but with next to no weight."""
+"""A cell of the map; 0: not asked in that round, 5: accepted, but with almost no weight."""
 CELLS = 2_000_000
 """Cells of the map at most: a browser draws that many in a second."""
 DETAILED = 250_000
 """Cells up to which each one carries its score."""
 NOTES = 255
-"""Different reasons that are told apart."""
+"""How many different reasons are distinguished."""
 BINS = 40
 
 
@@ -42,7 +42,7 @@ class VerdictLog:
         self.sites: dict[int, str] = {}
 
     def update(self) -> None:
-        """Read to the last whole line; from the start where a resumed run has written the file anew."""
+        """Read to the last whole line; from the start if a resumed run has rewritten the file."""
         path = inside(self.folder, "verdicts.jsonl")
         if path is None:
             return
@@ -86,7 +86,7 @@ class VerdictLog:
 
 @dataclass(frozen=True)
 class Truth:
-    """Who attacked, and in which rounds; unknown until a run has ended, and for ever where real nodes took part."""
+    """Who attacked, and in which rounds; unknown until a run has ended, and always if real nodes took part."""
 
     malicious: frozenset[int]
     start: int = 1

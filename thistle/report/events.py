@@ -11,7 +11,7 @@ from thistle.report.sources import distinct_names
 
 
 def write_events(runs: Sequence[Path], folder: Path) -> None:
-    """One subfolder a run; steps are rounds, and wall time is the run's own, counted from its first round."""
+    """One subfolder per run; steps are rounds, and wall time is the run's own, counted from its first round."""
     for path, name in zip(runs, distinct_names(runs), strict=True):
         _write(read_run(path, name), folder / name)
 

@@ -27,7 +27,7 @@ SPECIAL = {
     "×": r"$\times$",
 }
 GREEK = re.compile(r"GREEK SMALL LETTER (\w+)$")
-LED = "Bold: the best of its row, and what does not differ from it (Welch's $t$-test over seeds, 5\\,\\%, Holm)."
+LED = "Bold: the best of its row, and those not significantly worse (Welch's $t$-test over seeds, 5\\,\\%, Holm)."
 
 
 def write_tables(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list[Path]:

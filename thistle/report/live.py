@@ -136,7 +136,7 @@ async def news(reader: Reader, request: Request) -> AsyncIterator[str]:
 
 
 class Headers:
-    """What a browser is told with every answer: run nothing and ask nobody but this server."""
+    """Headers of every answer: the browser may run nothing else and ask only this server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -184,7 +184,7 @@ def make_app(roots: Sequence[Path], host: str) -> FastAPI:
         task.cancel()
 
     app = FastAPI(lifespan=watching, docs_url=None, redoc_url=None, openapi_url=None)
-    if host in LOCAL:  # a page from elsewhere cannot call us by a name of its own that leads here
+    if host in LOCAL:  # a foreign page cannot reach us under its own name
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]", "["])
     app.add_middleware(Headers)
 

@@ -64,7 +64,7 @@ def run_map(folder: Path) -> dict[str, Any]:
 
 
 def file_page(data: dict[str, Any], title: str) -> str:
-    """A page that needs nothing but itself: the policy in it forbids the browser to ask anybody for anything."""
+    """A self-contained page: its policy forbids the browser to fetch anything."""
     scripts = (bokeh_script(), page_script())
     policy = POLICY.format(scripts=" ".join(_hash(script) for script in scripts), connect="'none'")
     return _render(title=title, policy=policy, scripts=scripts, data=_embed(data), live=False)

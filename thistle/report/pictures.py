@@ -22,7 +22,7 @@ VERDICTS = {
     "filtered": "#e69f00",
     "rejected": "#b5179e",
     "failed": "#7a828a",
-    "next to no weight": "#f0dcae",
+    "almost no weight": "#f0dcae",
 }
 """By the code of a cell, from 1."""
 KINDS: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
@@ -206,7 +206,7 @@ def _draw_cells(sweep: Sweep, found: dict[str, Any], path: Path, more: Callable[
 
 
 def _draw_curves(sweep: Sweep, page: dict[str, Any], folder: Path, name: str) -> None:
-    """One picture for each combination of the other axes, one curve a defence."""
+    """One picture for each combination of the other axes, one curve per defence."""
     main = sweep.strategy or next(iter(sweep.axes))
     together: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for one in page["curves"]:

@@ -64,13 +64,13 @@ class Run:
     """By measure, one value per round; `round`, the counts of `detection` (as `whole.true_positive`) and
     `client_accuracy.worst` among them."""
     robust: Mapping[str, Sequence[float | None]]
-    """By attack, one value a round."""
+    """By attack, one value per round."""
     withstood: Mapping[str, float]
     """By attack, of the final model: robustness.json, or else summary.json."""
     by_class: Sequence[float | None]
     """Accuracy at the last evaluation, in the order of the classes."""
     quality: Mapping[str, Any]
-    """At the last evaluation: macro-F1, AUC, sensitivity and the like, and the sites' own word."""
+    """At the last evaluation: macro-F1, AUC, sensitivity and similar figures, and the sites' own reports."""
     summary: Mapping[str, Any]
     sites: Mapping[str, Mapping[str, Any]]
     """Of a deployed run, what all rounds so far say of each site."""
@@ -104,7 +104,7 @@ def number(value: Any) -> float | None:
 
 
 def plain(value: Any, deep: int = DEEP) -> Any:
-    """The value as JSON can say it: what is not finite, or nested too deep, is null; dates and the like are text."""
+    """The value in a form that JSON can express: not finite, or nested too deep, is null; dates and such are text."""
     if isinstance(value, dict | list) and deep == 0:
         return None
     if isinstance(value, dict):
@@ -130,7 +130,7 @@ def read_object(folder: Path, name: str, problems: list[str]) -> dict[str, Any]:
     path = inside(folder, name)
     if path is None:
         if (folder / name).is_symlink():
-            problems.append(f"{name}: is a link that leads out of the run folder; not read")
+            problems.append(f"{name}: is a link that leads out of the run folder, so it was not read")
         return {}
     value = parse(path.read_bytes())
     if value is None:
@@ -146,7 +146,7 @@ def read_run(folder: Path, name: str) -> Run:
     lines = _rounds(folder, problems)
     gone = status.get("status") in ("starting", "running") and is_abandoned(folder)
     if gone:
-        status = {"status": "gone", "message": "its process has ended without a word; thistle resume continues it"}
+        status = {"status": "gone", "message": "its process exited unexpectedly; thistle resume continues it"}
     sites = _sites(lines)
     columns = {measure: [number(line.get(measure)) for line in lines] for measure in ("round", *MEASURES)}
     columns |= _detection(lines)
@@ -172,7 +172,7 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def _sites(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What is there of them: damaged counts are none."""
+    """Those that exist: damaged counts are left out."""
     outcomes = [{"sites": {name: _outcome(said) for name, said in one.items()}} for one in _dicts(lines, "sites")]
     return tally(outcomes)
 
@@ -188,7 +188,7 @@ def _outcome(said: Any) -> dict[str, Any]:
 
 
 def _is_deployed(lines: Sequence[dict[str, Any]]) -> bool:
-    """There is no telling what was detected, in so many words: nothing else leaves it out."""
+    """Whether the line says explicitly that detection is unknown: nothing else leaves it out."""
     return bool(lines) and all("detection" in line and line["detection"] is None for line in lines)
 
 
@@ -238,7 +238,7 @@ def _rounds(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     path = inside(folder, "metrics.jsonl")
     if path is None:
         if (folder / "metrics.jsonl").is_symlink():
-            problems.append("metrics.jsonl: is a link that leads out of the run folder; not read")
+            problems.append("metrics.jsonl: is a link that leads out of the run folder, so it was not read")
         return []
     rounds, damaged = {}, 0
     for text in path.read_bytes().split(b"\n")[:-1]:
@@ -248,7 +248,7 @@ def _rounds(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
         else:
             rounds[line["round"]] = line
     if damaged:
-        problems.append(f"metrics.jsonl: {damaged} damaged line{'s' if damaged > 1 else ''} passed over")
+        problems.append(f"metrics.jsonl: {damaged} damaged line{'s' if damaged > 1 else ''} skipped")
     return [rounds[one] for one in sorted(rounds)]
 
 
@@ -281,7 +281,7 @@ def _by_class(lines: Sequence[dict[str, Any]]) -> list[float | None]:
 
 
 def _quality(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the last line that has it; whatever is no number where one belongs becomes nothing."""
+    """Of the last line that has it; anything that should be a number but is not becomes nothing."""
     known = (line for line in reversed(lines) if isinstance(line.get("sensitivity"), list))
     line: dict[str, Any] = next(known, {})
     found: dict[str, Any] = {name: number(line.get(name)) for name in QUALITY}

@@ -10,7 +10,7 @@ from thistle.report.reading import number, read_object
 
 
 def read_stress(folder: Path, problems: list[str]) -> dict[str, Any] | None:
-    """The results and every candidate; None where the folder is no search's, or the search has not ended."""
+    """The results and every candidate; None if the folder is not a search's, or the search has not ended."""
     document = read_object(folder, "stress.json", problems)
     if not isinstance(document.get("results"), list):
         return None

@@ -31,7 +31,7 @@ class Group:
 
     axes: Mapping[str, str]
     values: Mapping[str, Sequence[float]]
-    """By measure, one value a finished seed."""
+    """By measure, one value per finished seed."""
     runs: Sequence[Run]
 
     def mean(self, measure: str) -> float:

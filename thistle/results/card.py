@@ -58,7 +58,7 @@ def _training(subject: Subject, summary: Mapping[str, Any], folder: RunFolder) -
     yield f"- Network: `{x.model.name}`; strategy: `{x.strategy.name}`; seed: {x.seed}"
     yield f"- Rounds: {summary.get('rounds', '–')}"
     if x.attack.kind != "none":
-        yield f"- Attacked on purpose: `{x.attack.kind}`; this is an experiment, not a model to use"
+        yield f"- Attacked on purpose: `{x.attack.kind}`. This is an experiment, not a model to use"
     yield f"- Made with {made or 'unknown versions'}; every setting is in `experiment.toml` of the run folder"
     yield ""
 
@@ -93,6 +93,6 @@ def _sites(summary: Mapping[str, Any]) -> Iterator[str]:
 LIMITS = (
     "## Limits",
     "",
-    "- The figures hold for data like the server's test set. Test the model where it shall be used.",
-    "- It is no medical device, and nobody has approved it for diagnosis or treatment.",
+    "- The figures hold for data like the server's test set. Test the model where it will be used.",
+    "- It is not a medical device, and nobody has approved it for diagnosis or treatment.",
 )

@@ -1,4 +1,4 @@
-"""What a run's defence did to its replies, in the words of closing tables."""
+"""What a run's defence did to its replies, in the terms of the closing tables."""
 
 from __future__ import annotations
 

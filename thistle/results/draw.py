@@ -58,7 +58,7 @@ def draw_by_class(accuracies: Mapping[str, Mapping[str, float | None]], title: s
 
 
 def draw_features(network: nn.Module, pixels: Tensor, labels: Tensor, classes: Sequence[str], path: Path) -> None:
-    """What the last layer sees of these images, in two dimensions (t-SNE), one colour a class."""
+    """What the last layer sees of these images, in two dimensions (t-SNE), one colour per class."""
     import matplotlib as mpl
 
     mpl.use("Agg")

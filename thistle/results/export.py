@@ -87,7 +87,7 @@ def compare(model: Trained, runner: Runner) -> str:
     found = np.concatenate([runner(inputs[:1]), runner(inputs[1:])])  # one alone, and many
     apart = float(np.abs(found - wanted).max())
     if found.shape != wanted.shape or not apart <= CLOSE:
-        raise EngineError(f"what was exported gives other probabilities than the model ({apart:.2g} apart): not kept")
+        raise EngineError(f"the exported model's probabilities differ from the model's by up to {apart:.2g}: not kept")
     return f"the exported model gave the same probabilities for {len(inputs)} {where}, at most {apart:.1g} apart"
 
 

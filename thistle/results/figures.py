@@ -67,7 +67,7 @@ class Finished:
             raise UserError(f"{folder.path}: no round in metrics.jsonl has an accuracy")
         truth, summary = read_json(folder.truth), read_json(folder.summary)
         if truth["malicious"] is None:
-            raise UserError(f"{folder.path}: a deployed run, of which nobody knows who attacked: nothing to compare by")
+            raise UserError(f"{folder.path}: a deployed run: nobody knows who attacked, so it cannot be compared")
         share = len(truth["malicious"]) / experiment.task.clients if experiment.attack.kind != "none" else 0.0
         final, averaged = float(summary["final_accuracy"]), summary.get("evaluations_averaged")
         return cls(folder, experiment, rounds, final, share, averaged)

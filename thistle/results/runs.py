@@ -1,4 +1,4 @@
-"""What runs and sweeps have left, as Python objects: numbers, model, page."""
+"""The results of runs and sweeps as Python objects: numbers, model, page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run and all that it left, finished or not. Numbers are read from its folder whenever they are asked for."""
+    """A run and all its results, finished or not. Numbers are read from its folder each time you ask for them."""
 
     def __init__(self, folder: Path, model: Path | None = None) -> None:
-        """`model`: the file of the weights, if it is another than the folder's own."""
+        """`model`: the file of the weights, if it is not the folder's own."""
         self.folder = folder
         self._files = RunFolder(folder)
         self._source = model or folder
@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def trained(self) -> Trained:
-        """The final model with all that is needed to use it."""
+        """The final model with everything needed to use it."""
         from thistle.results.trained import Trained, find_subject
 
         return Trained(find_subject(str(self._source), ""))
@@ -121,7 +121,7 @@ class Run:
 
 
 class SweepResult:
-    """A sweep of which every cell has had its turn."""
+    """A sweep in which every cell has been tried."""
 
     def __init__(self, folder: Path, ended: Ended) -> None:
         self.folder = folder
@@ -206,7 +206,7 @@ def open_run(run: str | Path, out: str | Path = "runs") -> Run:
 
 
 def load_run(run: str | Path, out: str | Path = "runs") -> Run:
-    """A run whose final model is there and can be used: by folder, by name below `out`, or by its model's file."""
+    """A run whose final model exists and can be used: by folder, by name below `out`, or by its model's file."""
     path = Path(run).expanduser()
     found = Run(path.resolve().parent, path.resolve()) if path.suffix == ".safetensors" else open_run(run, out)
     _ = found.trained

@@ -19,7 +19,7 @@ def mean_of(averaged: Iterable[float | None]) -> str:
 
 
 def accuracies(summary: Summary) -> dict[str, float]:
-    """Last, best, mean: as far as they are there, which in runs of older versions is not all."""
+    """Last, best, mean: those that exist, which is not all in runs of older versions."""
     mean = mean_of([summary.get("evaluations_averaged")])
     named = {"last accuracy": "last_accuracy", "best accuracy": "max_accuracy", mean: "final_accuracy"}
     return {name: summary[field] for name, field in named.items() if summary.get(field) is not None}
@@ -48,7 +48,7 @@ def lifespan(summary: Summary) -> str:
 
 
 def quality_rows(found: Mapping[str, Any], classes: Sequence[str]) -> list[list[str]]:
-    """Of each class: sensitivity, specificity, AUC, and what its examples are taken for; then the means."""
+    """For each class: sensitivity, specificity, AUC, and what its examples are classified as; then the means."""
     matrix = found.get("confusion") or [[]] * len(classes)
     rows = []
     for number, name in enumerate(classes):

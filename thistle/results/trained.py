@@ -58,9 +58,7 @@ def find_subject(source: str, out: str, experiment: str = "") -> Subject:
             return Subject(path.resolve(), make_experiment(experiment, []))
         folder = RunFolder(path.resolve().parent)
         if not folder.experiment.is_file():
-            raise UserError(
-                f"{source}: no experiment.toml beside it; say what it was trained by: --experiment FILE.toml"
-            )
+            raise UserError(f"{source}: no experiment.toml beside it; name its experiment: --experiment FILE.toml")
         return Subject(path.resolve(), folder.load_experiment())
     if experiment:
         raise UserError(f"--experiment {experiment}: a run folder has its own; leave it out")
@@ -82,7 +80,7 @@ def read_network(subject: Subject, shape: Shape, classes: int) -> nn.Module:
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != expected:
         raise UserError(
-            f"{subject.model}: holds another network than model.name = {experiment.model.name} for "
+            f"{subject.model}: does not hold the network of model.name = {experiment.model.name} for "
             f"{experiment.task.name}"
         )
     network.load_state_dict(state)
@@ -115,7 +113,7 @@ def read_facts(subject: Subject) -> Facts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model takes an image for."""
+    """The class that the model gives an image."""
 
     label: str
     probability: float
@@ -124,7 +122,7 @@ class Prediction:
 
 
 class Trained:
-    """A model with all that is needed to use it."""
+    """A model with everything needed to use it."""
 
     def __init__(self, subject: Subject) -> None:
         self.experiment, self.file = subject.experiment, subject.model
@@ -135,7 +133,7 @@ class Trained:
         self.network = read_network(subject, self.shape, len(self.classes)).to(self.device).eval()
 
     def predict(self, images: Picture | Iterable[Picture]) -> list[Prediction]:
-        """One prediction an image."""
+        """One prediction per image."""
         return [self._prediction(row) for row in self.probabilities(images)]
 
     def _prediction(self, row: np.ndarray) -> Prediction:
@@ -148,7 +146,7 @@ class Trained:
         """n × classes, each row sums to 1.
 
         An image is a path, a PIL image or an array; a single array is a whole batch (n×h×w, n×h×w×c or n×c×h×w, uint8,
-        uint16 or floats from 0 to 1). Whatever its size and channels, an image is fitted to what the model was trained
+        uint16 or floats from 0 to 1). An image of any size and channels is fitted to what the model was trained
         on. Other inputs are an array, n×…, as the model sees them; a model of a table also takes the path of one.
         """
         inputs = self._inputs(images)

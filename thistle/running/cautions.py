@@ -1,4 +1,4 @@
-"""What θ and f mean where few take part: a hospital's honest work may be thrown away in every round. Said before."""
+"""A warning about θ and f with few participants: a hospital's honest work may be discarded in every round."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from thistle.experiments.experiment import Experiment
 from thistle.strategies.build import chosen
 
 FEW = 10
-"""From so many clients per round on, a simulation is taken to know what its θ or f does."""
-WISER = "strategy.name = evidence leaves out only those against whom there is evidence"
+"""From this many clients per round on, a simulation gets no warning about its θ or f."""
+WISER = "strategy.name = evidence leaves out only clients with evidence against them"
 
 
 def cautions(experiment: Experiment, replies: int, who: str = "clients") -> list[str]:
-    """One line for each thing that does not suit so many replies per round."""
+    """One line for each setting that does not suit this many replies per round."""
     named, wanted = chosen(experiment), experiment.strategy
     least = named.least_updates()
     if replies < least:
         return [
             f"strategy.name = {wanted.name} needs {least} updates per round, and {replies} {who} give {replies}: "
-            "the model would stay as it is; take part with more of them, or choose another strategy"
+            "the model would not change; use more of them, or choose another strategy"
         ]
     count, setting = named.always_excludes(replies)
     if count:

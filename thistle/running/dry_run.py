@@ -104,7 +104,7 @@ def _one_round(experiment: Experiment, task: Task) -> None:
         raise UserError(explain(name, KEY, "fails on made-up replies", error)) from None
     _, problem = cast_aggregate(aggregate, arrays, layout)
     if problem:
-        raise UserError(f"{KEY} = {name!r}: does not make a model of made-up replies: {problem}")
+        raise UserError(f"{KEY} = {name!r}: cannot make a model from made-up replies: {problem}")
 
 
 def _answers(messages: list[Message], state: State, layout: Layout) -> tuple[list[Answer], np.ndarray]:

@@ -16,7 +16,7 @@ COPIES = 6
 
 
 def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
-    """Hosts × cores, clients a round, memory."""
+    """Hosts × cores, clients per round, memory."""
     model = build_model(experiment.network, task.shape, task.classes, experiment.seed)
     workers = experiment.runtime.workers if engine == "ray" else 1
     processes = workers + 3 if engine == "ray" else 1

@@ -86,7 +86,7 @@ class Launch:
 
     @contextmanager
     def new_run(self, experiment: Experiment, exact: bool) -> Iterator[Job]:
-        """A checked run in a folder of its own, to be carried out while its engine is there."""
+        """A checked run in its own folder, to carry out while its engine exists."""
         with engine_for(self.engine, experiment.runtime) as runner:
             plan = self.check(experiment)
             yield runner, *claim_folder(experiment, exact), plan
@@ -109,7 +109,7 @@ class Launch:
         return 0
 
     def execute(self, runner: Runner, experiment: Experiment, folder: RunFolder, plan: str) -> None:
-        """Run (or continue) in `folder`; raises where the run does not finish."""
+        """Run (or continue) in `folder`; raises if the run does not finish."""
         if not self.quiet:
             for line in (plan, *few(experiment)):
                 say(line)

@@ -1,4 +1,4 @@
-"""From what a person types to a checked experiment with a run folder of its own."""
+"""From what a user types to a checked experiment with its own run folder."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _found(path: str, folders: Sequence[Path]) -> str:
 
 
 def claim_folder(experiment: Experiment, exact: bool) -> tuple[Experiment, RunFolder]:
-    """A run folder that nobody else has; without an exact name a number is appended where needed."""
+    """A run folder for this run alone; without an exact name a number is appended if needed."""
     for number in range(1, 10_000):
         name = experiment.run.name if number == 1 else f"{experiment.run.name}-{number}"
         path = Path(experiment.run.out) / name

@@ -69,7 +69,7 @@ def place(
     axes: Mapping[str, Value],
     settings: Mapping[str, Value],
 ) -> Cell:
-    """The cell with its folder below `home`: one that is there already, or a new one with a name that can be read."""
+    """The cell with its folder below `home`: an existing one, or a new one with a readable name."""
     digits = identity(experiment)
     words = "-".join(re.sub(r"[^\w.]+", "", show(value)) for value in axes.values())[:60].strip("-.")
     name = there.get(digits) or "-".join(filter(None, [words, f"s{experiment.seed}", digits]))
@@ -89,7 +89,7 @@ def distinct(cells: Sequence[Cell]) -> list[Cell]:
 def check_folder(cell: Cell) -> None:
     """What is in a cell's folder must be of that cell."""
     if cell.folder.experiment.is_file() and identity(cell.folder.load_experiment()) != cell.id:
-        raise UserError(f"{cell.folder.experiment}: was changed, it is no longer this cell's; remove the folder")
+        raise UserError(f"{cell.folder.experiment}: was changed and is no longer this cell's; remove the folder")
 
 
 def show(value: Value) -> str:

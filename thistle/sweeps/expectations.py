@@ -1,4 +1,4 @@
-"""What a sweep says of itself beforehand: which cells are better than which, by how much. Checked at its end.
+"""What a sweep expects of itself: which cells are better than which, by how much. Checked at its end.
 
     [[expect]]
     about = "with 60 % attackers the loss filter holds"
@@ -37,7 +37,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of it: `points` by which it is better, None where a cell has no result."""
+    """Its outcome: `points` by which it is better, None where a cell has no result."""
 
     expectation: Expectation
     points: float | None
@@ -85,9 +85,9 @@ def _choice(table: Any, axes: Mapping[str, Sequence[Value]], where: str) -> dict
     chosen = flatten_tables(table)
     for axis, value in chosen.items():
         if axis not in axes:
-            raise UserError(f"{where}: {axis}: is no axis of this sweep; there are {', '.join(axes)}")
+            raise UserError(f"{where}: {axis}: is not an axis of this sweep; there are {', '.join(axes)}")
         if value not in axes[axis]:
-            raise UserError(f"{where}: {axis} = {value!r}: is none of its values, {list(axes[axis])}")
+            raise UserError(f"{where}: {axis} = {value!r}: is not one of its values, {list(axes[axis])}")
     return chosen
 
 

@@ -11,7 +11,7 @@ rounds = 30
 [axes]                                # every value with every other
 attack.fraction = [0.0, 0.3, 0.6]
 
-[zip.defence]                         # settings that change together: one axis with a name of its own
+[zip.defence]                         # settings that change together: one axis with its own name
 labels = ["FedAvg", "RoFSL, γ = 0.5"]
 strategy.name = ["fedavg", "rofsl"]
 strategy.gamma = ["default", 0.5]
@@ -52,7 +52,7 @@ from thistle.sweeps.expectations import Expectation, read_expectations
 
 WORDS = ("preset", "seeds", "engine", "columns", "set", "axes", "zip", "expect")
 MOST = 100_000
-"""Cells at most: more is a slip of the pen."""
+"""Cells at most: more is a typing mistake."""
 ATTACK, STRENGTH = "attack.kind", "attack.strength"
 DESTROYED = {"stop.lost-if-rejected": False}
 """A defence that an attack has destroyed is a result, and its cell has a number like every other."""

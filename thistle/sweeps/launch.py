@@ -34,7 +34,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SweepLaunch:
-    """How a sweep is to be carried out."""
+    """How to run a sweep."""
 
     engine: Engine
     jobs: int = 0
@@ -51,7 +51,7 @@ class SweepLaunch:
         line = f"{plan.name}: {len(cells)} cells, {len(cells) - len(todo)} finished before"
         forecast = self._look_ahead(todo) if len(todo) == len(cells) else ""
         make_home(home)
-        with holding(home, "this sweep is still going on"):
+        with holding(home, "this sweep has not ended yet"):
             write_plan(plan, points, home)
             self._say(f"{line}; {jobs} job{'s' * (jobs != 1)}{forecast}" if todo else line)
             if not todo:
@@ -66,7 +66,7 @@ class SweepLaunch:
                     raise
 
     def _look_ahead(self, cells: Sequence[Cell]) -> str:
-        """What the first cell that can run will take; where none can, for want of data, nothing is begun."""
+        """What the first cell that can run will take; if none can, because data is missing, nothing is started."""
         problem: UserError | None = None
         for cell in {cell.experiment.task: cell for cell in reversed(cells)}.values():
             try:
@@ -106,7 +106,7 @@ def with_workers(cell: Cell, engine: Engine, jobs: int) -> Cell:
 
 @contextmanager
 def carriers(engine: Engine, jobs: int, runtime: Runtime) -> Iterator[list[Carry]]:
-    """A process for each job; with Ray, each has a Ray of its own."""
+    """A process for each job; with Ray, each has its own Ray."""
     if engine is Engine.RAY:
         with ExitStack() as stack:
             yield [stack.enter_context(engine_for(engine, runtime)) for _ in range(jobs)]

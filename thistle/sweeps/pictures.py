@@ -16,7 +16,7 @@ from thistle.sweeps.files import Axis
 from thistle.sweeps.tables import Grid, Result
 
 PANELS = 12
-"""At most so many panels in a picture: the first ones are drawn."""
+"""At most this many panels per picture: the first ones are drawn."""
 
 
 def draw_curves(grid: Grid, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Carries out cells, several at once: one thread a job waits for its cell, the main thread shows how far they are."""
+"""Runs cells, several at once: one thread per job waits for its cell; the main thread shows their progress."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ class Scheduler:
 
 
 def prepare(cell: Cell) -> None:
-    """The folder as a run wants to find it: there, its own, and nobody else's."""
+    """Prepare the folder for a run: it exists and belongs to this run alone."""
     folder = cell.folder
     folder.create(again=True)
     check_folder(cell)
     deadline = time.monotonic() + PATIENCE
     while folder.is_held():
         if time.monotonic() > deadline:
-            raise UserError(f"{folder.path}: another command is still at it")
+            raise UserError(f"{folder.path}: in use by another process")
         time.sleep(LOOK)
     folder.status.unlink(missing_ok=True)
     folder.save_experiment(cell.experiment)

@@ -1,4 +1,4 @@
-"""A sweep's results as files: sweep.csv (a row a cell, no times), times.csv, sweep.md (mean ± standard error)."""
+"""A sweep's results as files: sweep.csv (one row per cell, no times), times.csv, sweep.md (mean ± standard error)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMES = ("id", "seconds", "seconds_per_round", "start_up", "seconds_defence")
 
 
 ABOUT = (
-    "In %; a lifespan in rounds, over the seeds in which it ended. Accuracies by class and by client are those of the "
+    "In %; a lifespan is in rounds, over the seeds in which it ended. Accuracies by class and by client are from the "
     "last evaluation; precision, recall and honest excluded are over all rounds. Seconds are in times.csv."
 )
 FURTHER = [figure for figure in MEASURED if figure.unit != "seconds"]
@@ -233,7 +233,7 @@ def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str,
     for metric in grid.metrics:
         parts += [f"## {metric}", markdown(*grid.table(metric))]
     if grid.metrics:
-        parts += ["## Further figures", f"{ABOUT} Averaged is the {grid.averaged}.", markdown(*grid.further())]
+        parts += ["## Further figures", f"{ABOUT} Averages are the {grid.averaged}.", markdown(*grid.further())]
     if findings:
         parts += ["## Expected", "\n".join(f"- {describe(finding)}" for finding in findings)]
     if failed:

@@ -47,7 +47,7 @@ WIDE = 110
 
 
 def verdict_counts(line: dict[str, Any], wide: bool) -> str:
-    """What became of a round's replies: `10 accepted, 2 filtered` or, where it is narrow, `10✓ 2⊘ 0✗ 0†`."""
+    """The outcomes of a round's replies: `10 accepted, 2 filtered` or, on a narrow terminal, `10✓ 2⊘ 0✗ 0†`."""
     if not wide:
         return f"{line['accepted']}✓ {line['filtered']}⊘ {line['rejected']}✗ {line['failed']}†"
     bad = [f"{line[kind]} {kind}" for kind in ("filtered", "rejected", "failed") if line[kind]]

@@ -37,7 +37,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     claim: Claim
     model_sha256: str
@@ -70,7 +70,7 @@ class Verdict:
         off = f"accuracy {found} here, {claimed} claimed: {100 * self.off:+.2f} points"
         models = f"model {self.model_sha256[:16]} here, {self.claim.model_sha256[:16]} claimed"
         if self.outcome is Outcome.EXPLAINED:
-            return ["another model, as may be in another environment", models, off, *self.differences]
+            return ["another model, which another environment may explain", models, off, *self.differences]
         said = "in the same environment" if self.claim.environment else "and the claim does not say where it was made"
         return [f"NOT as claimed: another model, {said}", models, off]
 
@@ -79,7 +79,7 @@ def run_again(claim: Claim, home: Path, engine: Engine, quiet: bool, changes: Ma
     """Raises RunFailed where it does not get to its end."""
     for key in changes:
         if key not in HERE:
-            raise UserError(f"--set {key}: would be another experiment; only {', '.join(HERE)} may differ")
+            raise UserError(f"--set {key}: would change the experiment; only {', '.join(HERE)} may differ")
     keys = {key: value for key, value in claim.experiment.flat().items() if not key.startswith("run.")}
     keys |= {"runtime.workers": cores(), **changes, "run.name": "again", "run.out": str(home)}
     launch = Launch(engine, quiet, summary=False)
@@ -96,7 +96,7 @@ def compare(claim: Claim, again: RunFolder) -> Verdict:
 
 
 def environment_differences(claimed: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What may make other bits of the same experiment. Of a claim that says nothing, nothing is known."""
+    """What may cause other bits from the same experiment; unknown if the claim does not say."""
     if not claimed:
         return []
     pairs = {

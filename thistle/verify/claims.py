@@ -60,7 +60,7 @@ def _of_run(folder: RunFolder, above: Path) -> Claim:
     deployed = any("detection" in line and line["detection"] is None for line in read_lines(folder.metrics))
     if deployed or summary.get("detection", {}) is None:
         raise UserError(
-            f"{folder.path}: real nodes trained this run, with data and faults of their own; it has no twin"
+            f"{folder.path}: real nodes trained this run, with their own data and faults, so it cannot be repeated"
         )
     environment = _read(folder.environment) if folder.environment.is_file() else {}
     try:

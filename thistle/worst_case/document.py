@@ -155,7 +155,7 @@ def check_home(question: Question, home: Path) -> None:
 
 
 def read_plan(question: Question, home: Path, tried: Sequence[Candidate]) -> Plan | None:
-    """The plan that was begun here for the same question; None: there is none."""
+    """The plan that was started here for the same question; None: there is none."""
     before = _before(home)
     if not before or any(before.get(key) != value for key, value in _asked(question, tried).items()):
         return None
@@ -171,7 +171,7 @@ def _before(home: Path) -> dict[str, Any]:
     try:
         return dict(read_json(path)) if path.is_file() else {}
     except ValueError:
-        raise UserError(f"{path}: cannot be read; remove it, the runs beside it are kept") from None
+        raise UserError(f"{path}: cannot be read; remove it (the runs next to it are kept)") from None
 
 
 def write_plan(question: Question, plan: Plan, tried: Sequence[Candidate], home: Path) -> None:

@@ -25,7 +25,7 @@ class Plan:
     """Short runs end after this round."""
     seeds: int
     per_kind: int | None = None
-    """At most so many candidates of each kind; None: all."""
+    """At most this many candidates of each kind; None: all."""
     shortened: bool = False
     """Whether a budget has made it smaller."""
     seconds_per_round: float | None = None
@@ -59,7 +59,7 @@ class Plan:
 
 
 def fit(whole: Plan, tried: Sequence[Candidate], fractions: int, seconds: float, jobs: int, minutes: float) -> Plan:
-    """The largest plan that ends within so many minutes; the smallest where none does."""
+    """The largest plan that ends within this many minutes; the smallest if none does."""
     made = whole
     for made in _smaller(whole, tried):
         if made.total(tried, fractions) * seconds * START_UP / jobs <= 60 * minutes:

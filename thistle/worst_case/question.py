@@ -113,7 +113,7 @@ def ask(
 
 
 def _fractions(given: str | Sequence[float]) -> list[float]:
-    """In order; raises UserError for what is no share of clients, or stands there twice."""
+    """In order; raises UserError for what is not a share of clients, or occurs twice."""
     try:
         fractions = [float(part) for part in (given.split(",") if isinstance(given, str) else given)]
     except (TypeError, ValueError):

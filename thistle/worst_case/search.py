@@ -43,7 +43,7 @@ class Search:
         self.whole = Plan(first.rounds, pause(first.rounds, first.evaluate.every), self.question.seeds)
 
     def prepare(self) -> tuple[list[Candidate], list[LeftOut]]:
-        """What can be tried and what cannot; raises UserError where nothing can, for want of data for example."""
+        """What can be tried and what cannot; raises UserError if nothing can, for example because data is missing."""
         if self.question.dropped:
             self._say(
                 f"{', '.join(self.question.dropped)}: the experiment's own attack is left out; stress tries others"
@@ -68,7 +68,7 @@ class Search:
         possible, left_out = self.prepare()
         self.jobs = fit_jobs(self.engine, self.jobs, len(possible), self._say)
         make_home(self.home)
-        with holding(self.home, "this stress is still going on"):
+        with holding(self.home, "this stress search has not ended yet"):
             check_home(self.question, self.home)
             try:
                 runtime = with_workers(self.cells.cell(NOBODY, 0.0, 0), self.engine, self.jobs).experiment.runtime
@@ -132,7 +132,7 @@ class Search:
         self._carry_out(steps, f"budget: timing {len(steps)} runs of {self.whole.pause} rounds")
         seconds = [line["seconds"] for cell, _ in steps for line in read_lines(cell.folder.metrics)]
         if not seconds:
-            raise UserError(f"--budget: no run could be timed; {next(iter(self.failed.values()), 'none was begun')}")
+            raise UserError(f"--budget: no run could be timed; {next(iter(self.failed.values()), 'none was started')}")
         return sum(seconds) / len(seconds)
 
     def _tell_plan(self, plan: Plan, possible: Sequence[Candidate]) -> None:

@@ -1,4 +1,4 @@
-"""`thistle certs`: keys and certificates; made in one place, or by each site, and renewed."""
+"""`thistle certs`: keys and certificates, made in one place or by each site, and renewed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL = "make"
 
 
 class FolderFirst(TyperGroup):
-    """`thistle certs DIR …` makes; the other commands are named."""
+    """`thistle certs DIR …` means `make`; the other commands are written out."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:

@@ -1,4 +1,4 @@
-"""`thistle certs DIR`: everything that hosts need to trust each other, one folder a host."""
+"""`thistle certs DIR`: everything that hosts need to trust each other, one folder per host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([
 
 
 def make(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder; an old one only gets further nodes.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an existing one to add nodes to.")],
     hosts: Annotated[
         list[str] | None, typer.Option("--host", metavar="NAME", help="The server's name or address; may be repeated.")
     ] = None,
@@ -39,7 +39,7 @@ def make(
         raise UserError(f"{folder} holds no CA yet: name the server with --host NAME")
     taken = next((name for name in names if (folder / name).exists()), None)
     if taken:
-        raise UserError(f"--node {taken}: {folder / taken} exists, and is not overwritten")
+        raise UserError(f"--node {taken}: {folder / taken} already exists; it was not overwritten")
     try:
         if hosts:
             _make_server(folder, hosts)
@@ -50,9 +50,9 @@ def make(
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse what cannot name a node's folder and its public key."""
+    """Refuse a name that a node's folder and public key cannot have."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name == SERVER:
-        raise UserError(f"{what}: should be a plain name other than {SERVER}, for a folder")
+        raise UserError(f"{what}: should be a plain folder name other than {SERVER}")
 
 
 def check_host(host: str) -> None:
@@ -67,7 +67,7 @@ def _make_server(folder: Path, hosts: list[str]) -> None:
     from thistle.deploy import pki
 
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty, and nothing is overwritten")
+        raise UserError(f"{folder} is not empty; nothing was overwritten")
     server = folder / SERVER
     for path in (folder, server, server / "nodes"):
         path.mkdir(mode=0o700, parents=path == folder, exist_ok=path == folder)
@@ -79,7 +79,7 @@ def _make_server(folder: Path, hosts: list[str]) -> None:
     pki.write_public(server / "ca.crt", authority.pem)
     pki.write_public(server / "server.pem", certificate)
     pki.write_secret(server / "server.key", key)
-    tell(f"{server}: for the server, who is called {', '.join(hosts)}")
+    tell(f"{server}: for the server, called {', '.join(hosts)}")
     tell(f"{folder / 'ca.key'}: keep it offline; do not copy it to any host. It renews the server's certificate")
 
 

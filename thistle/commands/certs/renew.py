@@ -1,4 +1,4 @@
-"""`thistle certs renew`: the server's certificate for another year, by the CA that the nodes trust already."""
+"""`thistle certs renew`: a new server certificate for another year, from the CA that the nodes already trust."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from thistle.experiments.errors import UserError
 
 
 def renew(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of thistle certs that has ca.key.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder made by thistle certs, with ca.key.")],
     hosts: Annotated[
-        list[str] | None, typer.Option("--host", metavar="NAME", help="A further name of the server; may be repeated.")
+        list[str] | None, typer.Option("--host", metavar="NAME", help="Another name of the server; may be repeated.")
     ] = None,
     new_key: Annotated[bool, typer.Option("--new-key", help="Also make a new private key for the server.")] = False,
 ) -> None:
@@ -49,4 +49,4 @@ def renew(
     place.chmod(0o644)
     tell(f"{place}: for {', '.join(names)}; valid for {pki.days_left(place):.0f} days")
     files = "server.pem and server.key" if new_key else "server.pem (its key has not changed)"
-    tell(f"copy {files} to the server and restart thistle deploy server; the nodes need nothing")
+    tell(f"copy {files} to the server and restart thistle deploy server; the nodes need no change")

@@ -1,4 +1,4 @@
-"""`thistle deploy`: a federation of real processes, on one machine or on many."""
+"""`thistle deploy`: a federation of real processes, on one machine or many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thistle.commands.settable import Settable
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A federation of real processes, on one machine or on many.",
+    help="A federation of real processes, on one machine or many.",
     suggest_commands=False,  # click suggests them too
 )
 app.command("local")(local.local)

@@ -14,13 +14,13 @@ from thistle.terminal.screen import results
 
 
 def doctor(
-    certs: Annotated[Path, typer.Option(help="This machine's folder of thistle certs: the server's, or a node's.")],
+    certs: Annotated[Path, typer.Option(help="This machine's folder made by thistle certs: the server's or a node's.")],
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="On a node: the server's gateway.")] = "",
-    data: Annotated[str, typer.Option(help="On a node: its own folder:, npz:, csv: or parquet:PATH.")] = "",
+    data: Annotated[str, typer.Option(help="On a node: its own data, folder:, npz:, csv: or parquet:PATH.")] = "",
     listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="On the server: its gateway.")] = "0.0.0.0:8443",
     state: Annotated[str, typer.Option(help="On the server: its state folder.")] = "",
 ) -> None:
-    """Examine a machine before (or while) it takes part; exit code 1 where something is wrong."""
+    """Check a machine before (or while) it takes part; exit code 1 if something is wrong."""
     from thistle.deploy.doctor import examine_node, examine_server
 
     folder = certs.expanduser().absolute()

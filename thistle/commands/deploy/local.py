@@ -1,4 +1,4 @@
-"""`thistle deploy local N`: a server and N nodes as processes of this machine, to try it out."""
+"""`thistle deploy local N`: a server and N nodes as processes on this machine, to try it out."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def local(
         int | None,
         typer.Option(
             min=0,
-            help="The experiments' task.clients, divided among the nodes (default: 50; with --data one for each node); "
-            "0: nodes share all.",
+            help="The experiments' task.clients, divided among the nodes (default: 50; with --data one per node); "
+            "0: the nodes share all clients.",
         ),
     ] = None,
-    malicious: Annotated[int, typer.Option(min=0, help="So many nodes, the last ones, attack.")] = 0,
+    malicious: Annotated[int, typer.Option(min=0, metavar="N", help="Make the last N nodes malicious.")] = 0,
     attack: Annotated[str, typer.Option(help="What malicious nodes do (thistle list attacks).")] = "",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… and its like.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="The attack's settings: attack-strength=…")
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="folder:PATH or npz:PATH: a node's own data; repeat it, once for each node."),
+        typer.Option("--data", help="folder:PATH or npz:PATH: a node's own data; repeat it once per node."),
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--name", help="What reports call a node; repeat it, once for each node. Default: node-1, …"),
+        typer.Option("--name", help="A node's name in reports; repeat it once per node. Default: node-1, …"),
     ] = None,
     metrics: MetricsPort = 0,
     cold: Cold = False,
@@ -59,7 +59,7 @@ def local(
     sources = one_each("--data", data, count, [""] * count)
     sites = one_each("--name", names, count, [f"node-{number + 1}" for number in range(count)])
     if len(set(sites)) < count:
-        raise UserError(f"--name: {', '.join(sites)}: should tell the nodes apart")
+        raise UserError(f"--name: {', '.join(sites)}: each node needs a different name")
     clients = clients if clients is not None else count if data else CLIENTS
     state = State(root() / "local")
     state.create()
@@ -84,12 +84,12 @@ def local(
 def one_each(option: str, given: list[str] | None, count: int, usual: list[str]) -> list[str]:
     """What was given for each node, or what is usual."""
     if given and len(given) != count:
-        raise UserError(f"{option}: given {len(given)} times for {count} nodes; give it once for each, in their order")
+        raise UserError(f"{option}: given {len(given)} times for {count} nodes; give it once per node, in order")
     return given or usual
 
 
 def share(clients: int, count: int, number: int) -> str:
-    """Node `number`'s part of 0…clients−1; empty where nodes share everybody."""
+    """Node `number`'s part of 0…clients−1; empty if the nodes share all clients."""
     first, last = clients * number // count, clients * (number + 1) // count - 1
     if clients and last < first:
         raise UserError(f"--clients {clients}: too few for {count} nodes")

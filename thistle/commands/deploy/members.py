@@ -21,20 +21,20 @@ def add_node(
     key: Annotated[Path, typer.Argument(metavar="KEY", help="The node's public key: server/nodes/NAME.pub.")],
     clients: Annotated[str, typer.Option(metavar="0-9,12", help="The clients that this node runs.")],
     own_data: Annotated[
-        bool, typer.Option("--own-data", help="It trains on data of its own: believe its sizes, up to a limit.")
+        bool, typer.Option("--own-data", help="It trains on its own data: accept the sizes it reports, up to a limit.")
     ] = False,
     name: Annotated[
-        str, typer.Option(help="What reports and logs call it, such as 'North Clinic'; default: the key's name.")
+        str, typer.Option(help="Its name in reports and logs, such as 'North Clinic'; default: the key's name.")
     ] = "",
     state: ServerState = "",
 ) -> None:
-    """Admit a node by its key, and bind clients to it; again: bind other clients. Runs that start later heed it."""
+    """Admit a node by its key and bind clients to it, for runs that start later; repeat it to bind other clients."""
     if not key.is_file():
         raise UserError(f"{key}: no such file")
     mark = fingerprint(key)
     server = running_server(state)
     if "ca" not in server.told():
-        raise UserError(f"{server.path}: a server on loopback without certificates knows no keys")
+        raise UserError(f"{server.path}: this server is on loopback without certificates, so it has no keys to admit")
     members = Members(server)
     with members.alone():
         known = members.all()
@@ -53,10 +53,10 @@ def add_node(
 
 
 def revoke(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name, its id or its public key's file.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name, its id or its public key file.")],
     state: ServerState = "",
 ) -> None:
-    """Shut a node out for ever: its key cannot be admitted again."""
+    """Shut a node out permanently: its key cannot be admitted again."""
     server = running_server(state)
     members = Members(server)
     with members.alone():
@@ -66,4 +66,4 @@ def revoke(
         unregister(flwr, found)
         members.drop(found)
         server.audit.append("revoked", user=user(), node=found)
-    results.print(f"{node} (node {found}) is shut out; to come back it needs a new key", markup=False, soft_wrap=True)
+    results.print(f"{node} (node {found}) is shut out; it needs a new key to come back", markup=False, soft_wrap=True)

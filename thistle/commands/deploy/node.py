@@ -1,4 +1,4 @@
-"""`thistle deploy node`: a SuperNode and what starts its ClientApps; kept alive until Ctrl-C."""
+"""`thistle deploy node`: run a SuperNode and the process that starts its ClientApps, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from thistle.terminal.screen import log
 
 def node(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's gateway.")],
-    certs: Annotated[Path, typer.Option(help="This node's folder of thistle certs.")],
-    clients: Annotated[str, typer.Option(metavar="0-9,12", help="The clients that it wants to be.")] = "",
+    certs: Annotated[Path, typer.Option(help="This node's folder made by thistle certs.")],
+    clients: Annotated[str, typer.Option(metavar="0-9,12", help="The clients that it asks to run.")] = "",
     data: Annotated[
-        str, typer.Option(help="folder:, npz:, csv: or parquet:PATH: train on this instead of the task's.")
+        str, typer.Option(help="folder:, npz:, csv: or parquet:PATH: train on this instead of the task's data.")
     ] = "",
     role: Annotated[str, typer.Option(help="honest, malicious or calibrated.")] = "honest",
     attack: Annotated[str, typer.Option(help="What a malicious node does (thistle list attacks).")] = "",
@@ -32,8 +32,8 @@ def node(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="attack-strength=… (malicious), epsilon=… (calibrated)."),
     ] = None,
-    name: Annotated[str, typer.Option(help="For its state and its log; default: its folder's name.")] = "",
-    state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/node-NAME.")] = "",
+    name: Annotated[str, typer.Option(help="Its name, for state and log; default: its folder's name.")] = "",
+    state: Annotated[str, typer.Option(help="The state folder; keep it. Default: ~/.thistle/node-NAME.")] = "",
     cold: Cold = False,
 ) -> None:
     """Run a node of a federation."""

@@ -1,4 +1,4 @@
-"""`thistle deploy server`: the SuperLink, what starts its ServerApps, and the gateway; kept alive until Ctrl-C."""
+"""`thistle deploy server`: run the SuperLink, its ServerApps and the gateway until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def server(
     listen: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="Where nodes reach the gateway.")
     ] = "0.0.0.0:8443",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The SuperLink's, on loopback.")] = 8000,
-    state: Annotated[str, typer.Option(help="What must survive; default: ~/.thistle/server.")] = "",
-    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Nodes of this machine only.")] = False,
-    min_free: Annotated[float, typer.Option(help="GiB of disk below which the gateway closes.")] = 1.0,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The SuperLink's port, on loopback.")] = 8000,
+    state: Annotated[str, typer.Option(help="The state folder; keep it. Default: ~/.thistle/server.")] = "",
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Only for nodes on this machine.")] = False,
+    min_free: Annotated[float, typer.Option(help="Close the gateway below this many GiB of free disk.")] = 1.0,
     metrics: MetricsPort = 0,
 ) -> None:
     """Run the federation's server with TLS and node authentication."""
@@ -42,7 +42,7 @@ def server(
     place.create()
     with place.held():
         if accepts(f"{LOOPBACK}:{port}"):
-            raise UserError(f"--port {port}: somebody listens there already")
+            raise UserError(f"--port {port}: already in use")
         place.audit.append("server started", user=user(), listen="" if no_gateway else listen)
         if not place.bindings.is_file():
             write_json(place.bindings, {})
@@ -69,7 +69,7 @@ def server(
 
 
 def server_files(folder: Path) -> ServerFiles:
-    """What thistle certs made, all of it there."""
+    """The files that thistle certs made, all present."""
     folder = folder.expanduser().absolute()
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""`thistle deploy status`: what runs here, who is connected, how far the runs are."""
+"""`thistle deploy status`: processes, connected nodes, and the progress of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thistle.terminal.screen import results, table
 def status(
     state: ServerState = "",
 ) -> None:
-    """Health of each process, nodes, runs; exit code 1 where a process does not answer."""
+    """Health of each process, nodes, runs; exit code 1 if a process does not answer."""
     server = running_server(state)
     health = all_answers(server.told())
     results.print(table("processes", ["", ""], [[name, "up" if up else "no answer"] for name, up in health.items()]))
@@ -60,7 +60,7 @@ def _part(said: Mapping[str, Any] | None) -> str:
 
 
 def _run(run: Mapping[str, Any], names: Mapping[str, Submission]) -> list[str]:
-    """One of Flower's runs by its name; rounds from its folder, if that lies here and is this submission's."""
+    """One of Flower's runs by its name; rounds from its folder, if it is here and belongs to this submission."""
     number, status = str(run["run-id"]), str(run["status"])
     known = names.get(number)
     if known is None:

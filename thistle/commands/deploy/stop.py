@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 def stop(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or Flower's number of it.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or Flower's run ID.")],
     state: ServerState = "",
 ) -> None:
     """Stop a run; `thistle deploy resume` continues it after its last checkpoint."""
@@ -37,10 +37,10 @@ def stop(
 
 
 def _ended(server: State, number: str, name: str) -> str:
-    """How far it came, once its folder says that it was stopped; a run that had not begun has none."""
+    """How far it got, once its folder says that it was stopped; a run that had not started has no folder."""
     known = next((one for one in reversed(submitted(server)) if one.run_id == number), None)
     if known is None or not known.run.experiment.is_file():
-        return f"{name} is stopped; it had not begun"
+        return f"{name} is stopped; it had not started"
     deadline = time.monotonic() + PATIENCE
     while known.run.is_held() and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""`thistle deploy submit` and `resume`: run an experiment on the federation of this machine's server."""
+"""`thistle deploy submit` and `resume`: run an experiment on the federation whose server is on this machine."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def submit(
     name: Annotated[str, typer.Option(help="The run's name; default: the experiment's, with the time.")] = "",
     out: Annotated[str, typer.Option(help="The folder for run folders, on the server; default: in its state.")] = "",
     keep_replies: KeepReplies = False,
-    nodes: Annotated[int, typer.Option(min=0, help="Begin with so many nodes; 0: with those that are there.")] = 0,
+    nodes: Annotated[int, typer.Option(min=0, help="Start with this many nodes; 0: with those online.")] = 0,
     state: ServerState = "",
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment on the federation; exit code 0 only if the run really finished."""
+    """Run an experiment on the federation; exit code 0 only if the run finished."""
     experiment = make_experiment(source, with_replies(overrides, keep_replies), name, deployed=True)
     server = running_server(state)
     experiment = for_server(experiment, server, bool(name), out, nodes)
     if experiment.attack.kind != "none" and not quiet:
-        say("attack.*: real nodes do not take orders from an experiment; who attacks, its node's --role says")
+        say("attack.* is ignored on real nodes: a node attacks only if its own --role says so")
     if not quiet and (about := clip_line(experiment)):
         say(about)
     raise typer.Exit(_carry_out(server, experiment, quiet))
@@ -74,7 +74,7 @@ def _wait_for_its_end(folder: RunFolder) -> None:
     deadline = time.monotonic() + ENDING
     while folder.is_held():
         if time.monotonic() > deadline:
-            raise UserError(f"{folder.path}: this run is still going on")
+            raise UserError(f"{folder.path}: this run has not ended yet")
         time.sleep(0.5)
 
 
@@ -91,10 +91,10 @@ def clip_line(experiment: Experiment) -> str:
 
 
 def for_server(experiment: Experiment, server: State, named: bool, out: str, nodes: int) -> Experiment:
-    """With a run folder beside the ServerApp, which works in a folder of its own."""
+    """With a run folder next to the ServerApp, which works in its own folder."""
     usual = str(server.runs)
     if not out and experiment.run.out not in (str(Path(Run().out).resolve()), usual):
-        raise UserError(f"run.out = {experiment.run.out!r}: where a server keeps its runs is said with --out")
+        raise UserError(f"run.out = {experiment.run.out!r}: set the server's folder for runs with --out")
     name = experiment.run.name if named else f"{experiment.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     place = str(Path(out).expanduser().absolute()) if out else usual
     return Experiment.of(experiment.flat() | {"run.name": name, "run.out": place, "runtime.workers": nodes})
@@ -111,7 +111,7 @@ def _carry_out(server: State, experiment: Experiment, quiet: bool) -> int:
 
 
 def _about_nodes(server: State, experiment: Experiment, online: set[str]) -> list[str]:
-    """What is to be said of those who are there, before they start."""
+    """What to say about the nodes online, before they start."""
     if not online:
         return ["no node is online yet: the run waits for the first"]
     replies, sites = Members(server).replies(experiment.task.clients, online)
@@ -146,7 +146,7 @@ def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet
         complain(f"continue with: {again(server, 'resume', experiment.run.name)}")
         return 1
     except KeyboardInterrupt:
-        complain(f"the run goes on: {_where(follower, experiment)}; stop it with:")
+        complain(f"the run continues: {_where(follower, experiment)}; stop it with:")
         say(again(server, "stop", experiment.run.name))
         raise
     if not quiet:
@@ -155,12 +155,12 @@ def _run(server: State, flwr: Flwr, experiment: Experiment, scratch: Path, quiet
 
 
 def show(mirror: RunFolder, follower: Follower, experiment: Experiment) -> None:
-    """The summary; where the log stream broke before it came, at least where it is."""
+    """The summary; if the log stream broke before it came, at least its location."""
     if mirror.summary.is_file():
         show_summary(mirror, follower.folder)
         say(f"next: thistle report {experiment.run.name}")
     else:
-        say(f"the run has finished; its summary was not heard: {_where(follower, experiment)}")
+        say(f"the run has finished; its summary did not arrive: {_where(follower, experiment)}")
 
 
 def _where(follower: Follower | None, experiment: Experiment) -> str:

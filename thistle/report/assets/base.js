@@ -1,4 +1,4 @@
-// Small things that everything else uses. Text from run folders goes into the page as text, never as markup.
+// Helpers for everything else. Text from run folders enters the page as text, never as markup.
 
 const data = {runs: [], maps: {}, sweeps: [], made: ""};
 
@@ -29,14 +29,14 @@ function size(value) {
 const withError = (cell) => cell == null ? "–"
   : cell.error == null ? percent(cell.mean) : `${(100 * cell.mean).toFixed(1)} ± ${(100 * cell.error).toFixed(1)} %`;
 
-// Bytes that were compressed and written in base64.
+// Decode compressed bytes from base64.
 async function unpack(text, Kind) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Kind(await new Response(stream).arrayBuffer());
 }
 
-// A group of radio buttons, or a list where there are many choices.
+// A group of radio buttons, or a list if there are many choices.
 let groups = 0;
 function choice(label, options, chosen, changed) {
   if (options.length > 4) {

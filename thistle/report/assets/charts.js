@@ -4,7 +4,7 @@ const charts = new Set();
 const P = Bokeh.Plotting;
 Bokeh.set_log_level("warn");
 
-// Charts are put into the page one after the other: first those in view, then the others whenever the browser is idle.
+// Charts are added to the page one by one: first those in view, then the others while the browser is idle.
 const waiting = [];
 let drawing = false;
 
@@ -87,7 +87,7 @@ class Chart {
   }
 }
 
-// Lines over rounds (or whatever x is), some with a band around them. `set` may be called as often as there is news.
+// Lines over rounds (or whatever x is), some with a band around them. `set` may be called whenever there is news.
 class Lines extends Chart {
   constructor(host, {format = decimal, x = "round", y = "", whole = false, ...options}) {
     super(host, {x_axis_label: x, y_axis_label: y, ...options});
@@ -137,7 +137,7 @@ class Lines extends Chart {
   }
 }
 
-// The numbers behind a chart of lines, for those who do not see it; written when asked for.
+// The numbers behind a line chart, for readers who cannot see it; written on request.
 function numbers(chart) {
   const body = el("div");
   const box = el("details", {ontoggle: () => {
@@ -149,7 +149,7 @@ function numbers(chart) {
   return box;
 }
 
-// Bars by category, one colour a series.
+// Bars by category, one colour per series.
 class Bars extends Chart {
   constructor(host, {categories, series, format = percent, y = "", ...options}) {
     const factors = categories.flatMap((category) => series.map((one) => [category, one.name]));
@@ -187,11 +187,11 @@ class Cells extends Chart {
   }
 }
 
-// viridis at these places: it reads in grey as well.
+// Samples of viridis, which is also readable in grey.
 const VIRIDIS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const hex = (colour, from) => parseInt(colour.slice(from, from + 2), 16);
 
-// Black or white, whichever is easier to read there (WCAG's relative luminance).
+// Black or white, whichever is easier to read on it (WCAG's relative luminance).
 function inkOn(colour) {
   const linear = [1, 3, 5].map((from) => (hex(colour, from) / 255) ** 2.2);
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.18 ? "#111111" : "#ffffff";

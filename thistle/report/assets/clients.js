@@ -1,6 +1,6 @@
 // One run's clients over its rounds, and their scores.
 
-const VERDICTS = ["not asked", "accepted", "filtered", "rejected", "failed", "next to no weight"];
+const VERDICTS = ["not asked", "accepted", "filtered", "rejected", "failed", "almost no weight"];
 const JUDGED = ["not asked", "honest, accepted", "attack, excluded", "attack, accepted", "honest, excluded", "failed"];
 
 const {Uint8NDArray} = Bokeh.require("core/util/ndarray");
@@ -11,7 +11,7 @@ function clients(load) {
   const place = section("clients", "Clients", controls, body);
   let parts = [], busy = false, waiting = false;
 
-  // One at a time: rounds may come faster than a map is drawn.
+  // One at a time: rounds may arrive faster than a map is drawn.
   async function again(force = false) {
     if (busy) { waiting = true; return; }
     busy = true;
@@ -63,11 +63,11 @@ function clients(load) {
     const map = shown.map;
     if (!map || map.rounds.length === 0) return body.append(el("p", {class: "quiet"}, "No verdicts yet."));
     const host = el("div", {class: "chart", id: "map"}), bad = new Set(map.malicious ?? []);
-    const truth = data.runs.find((run) => run.id === shown.run).deployed ? "On real nodes nobody but the nodes knows who was malicious."
-      : map.malicious === null ? "Who was malicious is written when the run has ended."
-      : map.malicious.length ? "The strip at the left is the truth." : "Nobody was malicious in this run.";
+    const truth = data.runs.find((run) => run.id === shown.run).deployed ? "On real nodes, only the nodes know who was malicious."
+      : map.malicious === null ? "The run records who was malicious when it ends."
+      : map.malicious.length ? "The strip on the left shows who was malicious." : "Nobody was malicious in this run.";
     const part = map.clients.length < map.total ? ` ${map.clients.length} of ${map.total} clients are shown.` : "";
-    const damaged = map.damaged ? ` ${map.damaged} damaged lines of verdicts.jsonl were passed over.` : "";
+    const damaged = map.damaged ? ` ${map.damaged} damaged lines of verdicts.jsonl were skipped.` : "";
     const judged = shown.colour === "truth" && map.malicious !== null;
     const names = judged ? JUDGED : VERDICTS;
     const shades = (judged ? ["accepted", "right-out", "missed", "wronged", "failed"] : ["accepted", "filtered", "rejected", "failed", "weightless"]).map(shade);
@@ -92,7 +92,7 @@ function clients(load) {
     order.forEach((own, i) => image.set(codes.subarray(own * wide, (own + 1) * wide), (high - 1 - i) * wide));
     const strip = bad.size ? Math.max(0.6, wide * 0.012) : 0;
     const height = Math.min(620, Math.max(180, 70 + 14 * high));
-    const chart = new Chart(host, {label: "a map of clients over rounds, coloured by what became of each reply", height,
+    const chart = new Chart(host, {label: "map of clients over rounds, coloured by each reply's outcome", height,
       x_range: [0.5 - strip * 1.6, wide + 0.5], y_range: [0, high], x_axis_label: "round", y_axis_label: map.sites ? "site" : "client", tools: "pan,box_zoom,wheel_zoom,reset,save"});
     const f = chart.figure;
     chart.countRounds();
@@ -106,7 +106,7 @@ function clients(load) {
     const step = Math.max(1, Math.ceil(high / 24)), ticks = order.map((_, i) => i).filter((i) => i % step === 0);
     f.yaxis.ticker = new Bokeh.FixedTicker({ticks: ticks.map((i) => high - i - 0.5)});
     f.yaxis.major_label_overrides = new Map(ticks.map((i) => [high - i - 0.5, called(map, order[i])]));
-    if (map.rounds[0] !== 1 || map.rounds.at(-1) !== wide) f.xaxis.axis_label = "round (those on record)";
+    if (map.rounds[0] !== 1 || map.rounds.at(-1) !== wide) f.xaxis.axis_label = "round (recorded ones)";
     chart.hover([cells], (_, at) => {
       const x = Math.floor(at.x - 0.5), own = order[high - 1 - Math.floor(at.y)], cell = own * wide + x, client = map.clients[own];
       if (own === undefined || x < 0 || x >= wide) return el("div");
@@ -114,7 +114,7 @@ function clients(load) {
       const mark = map.marks?.[cell], cut = map.cuts?.[cell], why = map.notes[map.why[cell]];
       const known = (value) => value !== undefined && !Number.isNaN(value);
       return tip([`${map.sites?.[own] ? `${map.sites[own]}, ` : ""}client ${client}${kind}, round ${map.rounds[x]}`, (judged ? JUDGED[codes[cell]] + ": " : "") + VERDICTS[map.codes[cell]] + (why ? ` by ${why}` : ""),
-        ...(known(mark) ? [`score ${decimal(mark, 4)}${known(cut) ? `, the cut at ${decimal(cut, 4)}` : ""}`] : [])]);
+        ...(known(mark) ? [`score ${decimal(mark, 4)}${known(cut) ? `, threshold ${decimal(cut, 4)}` : ""}`] : [])]);
     });
     host.dataset.cells = wide * high;
     return chart;
@@ -123,7 +123,7 @@ function clients(load) {
   return {section: place, again, draw};
 }
 
-// By its site; a site that stands for several clients needs their numbers too.
+// A client's site; if a site has several clients, also the client's number.
 function called(map, own) {
   const site = map.sites?.[own], number = String(map.clients[own]);
   if (!site) return number;
@@ -145,8 +145,8 @@ function drawScores(row, found) {
   const key = () => el("div", {class: "key"}, names.map((name) => el("span", {}, el("i", {class: "swatch block", style: {background: colour(name)}}),
     `${name} (${found.groups[name].replies} replies)`)));
   const one = el("div", {class: "chart", id: "scores"}), two = el("div", {class: "chart"});
-  row.append(card("Scores, all rounds", key(), one, el("p", {class: "quiet"}, "Scores beyond the ends are counted in the outermost bars.")),
-    card("Scores over rounds", key(), two, el("p", {class: "quiet"}, "The line is the median, the band holds eight replies in ten.")));
+  row.append(card("Scores, all rounds", key(), one, el("p", {class: "quiet"}, "The outermost bars also count scores beyond the ends.")),
+    card("Scores over rounds", key(), two, el("p", {class: "quiet"}, "The line is the median; the band holds 80 % of the replies.")));
   const bars = new Chart(one, {label: "histogram of the scores of honest and malicious replies", height: 260, x_axis_label: "score", y_axis_label: "share of replies"});
   bars.figure.yaxis.formatter = new Bokeh.NumeralTickFormatter({format: "0 %"});
   for (const name of names) {

@@ -1,12 +1,12 @@
-// Puts the page together, from the data in it or from the server that sent it, and keeps it up to date.
+// Builds the page from its own data or from the server that sent it, and keeps it up to date.
 
 const main = document.getElementById("main"), chips = document.getElementById("chips");
 const live = document.body.dataset.live === "yes";
 let parts = [];
 
-const FEW = 8;   // more lines than that and nobody tells them apart
+const FEW = 8;   // more lines than this cannot be told apart
 
-// Where there are many runs, the first look is at those that changed last.
+// With many runs, first show those that changed last.
 let introduced = false;
 function introduce() {
   if (introduced || data.runs.length === 0) return;
@@ -46,7 +46,7 @@ function contents() {
     .map((one) => el("a", {href: `#${one.id}`}, one.querySelector("h2").textContent)));
 }
 
-// Everything anew: at the start, in other colours, and when runs have come or gone.
+// Draw everything again: at the start, after a change of colours, and when runs are added or removed.
 async function draw() {
   charts.forEach((chart) => chart.remove());
   introduce();
@@ -58,7 +58,7 @@ async function draw() {
     parts = [{section: table, again: () => empty(table).append(overview(data.runs))}, sites(), curves(), clients(mapOf), detection(), classBars(), quality(), robustBars(), cost(), settings()];
     main.append(...parts.map((part) => part.section));
   } else if (!data.sweeps.length) {
-    main.append(el("p", {}, live ? "No run here yet; this page shows them as they come." : "Nothing to show."));
+    main.append(el("p", {}, live ? "No runs yet; they appear here as they start." : "Nothing to show."));
   }
   refresh();
   contents();
@@ -82,7 +82,7 @@ function setTheme(name) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
-// What a sheet of A4 has room for, in the browser's pixels, and what a print of the screen therefore shrinks to.
+// The width of an A4 sheet in the browser's pixels, to which a print of the screen therefore shrinks.
 const SHEET = 700, READABLE = 1000;
 function fitSheet() {
   const style = getComputedStyle(document.body), wide = document.body.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
@@ -117,7 +117,7 @@ function start() {
   return draw();
 }
 
-// Server-sent events: the runs there are, then every run and sweep that has changed.
+// Server-sent events: the existing runs, then every run and sweep that has changed.
 function listen() {
   const about = document.getElementById("about"), source = new EventSource("/events");
   let order = [];
@@ -143,7 +143,7 @@ function listen() {
   source.onopen = () => { about.textContent = "live"; };
 }
 
-// What decides which charts there are.
+// What decides which charts are shown.
 const shapeOf = (runs) => JSON.stringify([...runs].map((run) => [run.id, Object.keys(run.robust), "attack_success" in run.columns]));
 
 start().then(() => requestAnimationFrame(() => requestAnimationFrame(() => {

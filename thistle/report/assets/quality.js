@@ -1,4 +1,4 @@
-// What clinicians ask of a model at the last evaluation: a table for each run, a line for each class, and its sites.
+// What clinicians ask of a model at the last evaluation: one table per run, one line per class, and its sites.
 
 const MOST_TAKEN = 20;   // classes: a wider confusion matrix cannot be read
 
@@ -18,13 +18,13 @@ function quality() {
 function classTable(run) {
   const {sensitivity, specificity, class_auc: aucs, confusion} = run.quality;
   const taken = confusion?.length && confusion.length <= MOST_TAKEN ? confusion : null;
-  const head = [run.name, "sensitivity", "specificity", "AUC", ...(taken ? taken.map((_, i) => `taken for ${i}`) : [])];
+  const head = [run.name, "sensitivity", "specificity", "AUC", ...(taken ? taken.map((_, i) => `predicted ${i}`) : [])];
   const rows = sensitivity.map((value, i) => [`class ${i}`, percent(value), percent(specificity?.[i]), percent(aucs?.[i]), ...(taken?.[i].map(String) ?? [])]);
   return table(head, rows, head.map((_, i) => i).slice(1));
 }
 
-// A site's word on the model, from what it holds out of its own data.
+// A site's own test of the model, on data that it held out.
 function siteTable(run) {
   const rows = (run.quality.site_scores ?? []).map((site) => [`client ${site.client}`, percent(site.accuracy), decimal(site.loss), String(site.examples)]);
-  return rows.length ? table([`${run.name}: on the sites' own data, as they say`, "accuracy", "loss", "examples"], rows, [1, 2, 3]) : null;
+  return rows.length ? table([`${run.name}: on the sites' own data, as they report`, "accuracy", "loss", "examples"], rows, [1, 2, 3]) : null;
 }

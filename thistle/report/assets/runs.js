@@ -12,7 +12,7 @@ const column = (run, name) => run.columns[name] ?? [];
 const last = (values) => values.findLast((value) => value != null);
 const some = (runs, name) => runs.some((run) => column(run, name).length > 0);
 
-// The mean over the last k evaluations, which a run says of itself when it is over.
+// The mean over the last k evaluations, which a run reports when it has ended.
 function meanOfLast(run) {
   const {final_accuracy: mean, evaluations_averaged: k} = run.summary;
   return mean == null ? "–" : percent(mean) + (k == null ? "" : ` (k = ${k})`);
@@ -23,7 +23,7 @@ function state(run) {
 }
 
 function overview(runs) {
-  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole", "recall: filter, whole", "s / round", "sent up"];
+  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole defence", "recall: filter, whole defence", "s / round", "sent to server"];
   const rows = runs.map((run) => {
     const x = run.experiment, found = run.summary.detection ?? {filter: detected(run, "filter").total, whole: detected(run, "whole").total};
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
@@ -39,7 +39,7 @@ function overview(runs) {
   return section("overview", "Overview", known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
 }
 
-// Real hospitals, by name: what became of their work, and whom somebody should ask.
+// Real hospitals, by name: each one's outcomes, and which ones somebody should ask.
 function sites() {
   const body = el("div"), place = section("sites", "Sites", body);
   return {section: place, again() {
@@ -50,22 +50,22 @@ function sites() {
 }
 
 function siteTable(run, named) {
-  const head = ["site", "rounds", "used", "left out", "no answer", "mostly left out by", "the last reason"];
+  const head = ["site", "rounds", "used", "left out", "no answer", "mostly left out by", "last reason"];
   const rows = Object.entries(run.sites).map(([name, said]) => [name, said.rounds, said.rounds - said.left_out - said.silent,
     said.left_out, said.silent, said.step || "–", said.reason || "–"].map(String));
   return [named ? el("h3", {}, run.name) : null, ...run.pointed_out.map((text) => el("p", {class: "finding"}, text)),
     table(head, rows, [1, 2, 3, 4])].filter(Boolean);
 }
 
-// A table without the columns of which no row knows anything.
+// A table without the columns that are empty in every row.
 function known(head, rows, isNumber) {
   const kept = head.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "–"));
   return table(kept.map((i) => head[i]), rows.map((row) => kept.map((i) => row[i])), kept.map((i, at) => isNumber(i) ? at : -1));
 }
 
-// What reviewers ask for beside accuracy, at the last evaluation; nothing where no run has measured it.
+// What reviewers ask for besides accuracy, at the last evaluation; nothing if no run has measured it.
 function further(runs) {
-  const head = ["run", "macro-F1", "AUC", "calibration error", "worst class", "worst client", "10th percentile of clients", "mean of clients", "backdoor success", "backdoor lifespan", "s of the defence / round"];
+  const head = ["run", "macro-F1", "AUC", "calibration error", "worst class", "worst client", "10th percentile of clients", "mean of clients", "backdoor success", "backdoor lifespan", "defence, s / round"];
   const rows = runs.map((run) => {
     const classes = run.by_class.map((value, i) => [value, i]).filter(([value]) => value != null).sort((a, b) => a[0] - b[0])[0];
     const client = (name) => percent(last(column(run, `client_accuracy.${name}`)));
@@ -89,7 +89,7 @@ function running(values) {
   return values.map((value) => { total += value ?? 0; return total; });
 }
 
-// Where a run stands on the x axis in each round.
+// A run's position on the x axis in each round.
 const ALONG = {
   round: ["round", (run) => column(run, "round")],
   seconds: ["seconds", (run) => running(column(run, "seconds"))],
@@ -102,7 +102,7 @@ function along(run, kind, values) {
   return {...style(run), x: known.map((i) => x[i]), y: known.map((i) => values[i])};
 }
 
-// A card with one chart of lines whose kind the reader may change; `again` draws what is new.
+// A card with one line chart whose kind the reader can change; `again` draws what is new.
 function lineCard(title, options, series) {
   const host = el("div", {class: "chart"});
   let chart = null;
@@ -113,7 +113,7 @@ function lineCard(title, options, series) {
       const bare = lines.every((one) => one.x.length === 0);
       made.card.hidden = bare && !chart;
       if (made.card.hidden) return;
-      chart ??= new Lines(host, {label: `${title}: a chart of lines; the numbers are below`, ...options()});
+      chart ??= new Lines(host, {label: `${title}: a line chart; the numbers are below`, ...options()});
       chart.set(lines);
     },
   };
@@ -121,7 +121,7 @@ function lineCard(title, options, series) {
   return made;
 }
 
-// A defence that fails may have a loss of a million beside others of one.
+// A failed defence may have a loss of a million next to losses of one.
 function diverged() {
   const losses = data.runs.flatMap((run) => column(run, "loss")).filter((value) => value > 0);
   return losses.length > 0 && losses.reduce((a, b) => Math.max(a, b)) > 1000 * losses.reduce((a, b) => Math.min(a, b));
@@ -137,9 +137,9 @@ function curves() {
   shown.attack = attacks.includes("pgd20") ? "pgd20" : attacks[0];
   const robust = attacks.length === 0 ? null : lineCard("Accuracy on adversarial examples", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, run.robust[shown.attack] ?? [])));
-  const success = !some(data.runs, "attack_success") ? null : lineCard("Success of the backdoor", () => ({x: ALONG[shown.along][0], format: percent, whole: true}),
+  const success = !some(data.runs, "attack_success") ? null : lineCard("Backdoor success", () => ({x: ALONG[shown.along][0], format: percent, whole: true}),
     () => data.runs.map((run) => along(run, shown.along, column(run, "attack_success"))));
-  const clients = !some(data.runs, "client_accuracy.worst") ? null : lineCard("Honest clients, each on a test split of its own", () => ({x: ALONG[shown.along][0], format: percent}),
+  const clients = !some(data.runs, "client_accuracy.worst") ? null : lineCard("Honest clients, each on its own test split", () => ({x: ALONG[shown.along][0], format: percent}),
     () => data.runs.map((run) => along(run, shown.along, column(run, `client_accuracy.${shown.client}`))));
   const all = [accuracy, loss, clients, robust, success].filter(Boolean);
   const change = (key) => (value) => { shown[key] = value; all.forEach((one) => one.again(true)); };
@@ -147,7 +147,7 @@ function curves() {
     choice("along", [["round", "rounds"], ["seconds", "time"], ["bytes", "traffic"]], "round", change("along")),
     choice("loss", [["loss", "on the test set"], ["train_loss", "in training"]], "loss", change("loss")),
     check("logarithmic", shown.log, change("log")),
-    clients ? choice("clients", [["worst", "the worst"], ["p10", "10th percentile"], ["mean", "mean"]], "worst", change("client")) : null,
+    clients ? choice("clients", [["worst", "worst"], ["p10", "10th percentile"], ["mean", "mean"]], "worst", change("client")) : null,
     robust ? choice("adversarial examples", attacks.map((attack) => [attack, attack]), shown.attack, change("attack")) : null);
   return {
     section: section("curves", "Accuracy and loss", controls, el("div", {class: "cards"}, all.map((one) => one.card))),
@@ -155,7 +155,7 @@ function curves() {
   };
 }
 
-// Of the filter by itself and of the whole defence; runs of older versions know the whole alone.
+// For the filter alone and for the whole defence; runs of older versions have only the whole.
 function both(found, kind) {
   const parts = [found.filter?.[kind], found.whole?.[kind]];
   return parts.every((value) => value == null) ? "–" : parts.map((value) => percent(value)).join(", ");
@@ -188,7 +188,7 @@ function detection() {
   const controls = el("div", {class: "controls"},
     choice("of", [["whole", "the whole defence"], ["filter", "the filter alone"]], "whole", change("part")),
     choice("over", [["1", "each round"], ["10", "the last 10 rounds"], ["Infinity", "all rounds so far"]], "10", change("window")));
-  const place = section("detection", "Detection", el("p", {class: "quiet"}, "Excluded is filtered, rejected by the guard, or given next to no weight. No line: nothing to divide by."), controls,
+  const place = section("detection", "Detection", el("p", {class: "quiet"}, "Excluded means filtered, rejected by the guard, or given almost no weight. No line: nothing to divide by."), controls,
     el("div", {class: "cards three"}, all.map((one) => one.card)));
   return {section: place, again() {
     place.hidden = data.runs.every((run) => run.deployed);
@@ -220,7 +220,7 @@ function bars(id, title, label, valuesOf) {
 function cost() {
   const shown = {total: "each"};
   const values = (run, name, unit) => (shown.total === "each" ? column(run, name) : running(column(run, name))).map((value) => value / unit);
-  const measures = [["seconds", "Seconds", 1], ["seconds_defence", "Seconds of the defence", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
+  const measures = [["seconds", "Seconds", 1], ["seconds_defence", "Seconds in the defence", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
   const all = measures.map(([name, title, unit]) => lineCard(title, () => ({height: 240}),
     () => data.runs.map((run) => along(run, "round", values(run, name, unit)))));
   const controls = el("div", {class: "controls"}, choice("show", [["each", "each round"], ["total", "in total"]], "each",
@@ -250,6 +250,6 @@ function settings() {
     empty(body).append(el("div", {class: runs.length > 1 ? "scroll" : "flow", tabindex: "0", role: "region", "aria-label": "settings"},
       parts.map((part) => el("table", {}, head, el("tbody", {}, part.map(row))))));
   };
-  const controls = data.runs.length > 1 ? el("div", {class: "controls"}, check("only what differs", only, (on) => { only = on; again(); })) : null;
+  const controls = data.runs.length > 1 ? el("div", {class: "controls"}, check("only differences", only, (on) => { only = on; again(); })) : null;
   return {section: section("settings", "Settings", controls, body), again};
 }

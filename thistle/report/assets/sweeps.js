@@ -1,4 +1,4 @@
-// Sections about a sweep: what every defence is worth, where, and how sure that is.
+// Sections about a sweep: how good every defence is, where, and how certain that is.
 
 function sweepSections(sweep, number) {
   const id = `sweep-${number}`, measured = {measure: sweep.measures[0] ?? "accuracy", pair: null, of: null};
@@ -7,7 +7,7 @@ function sweepSections(sweep, number) {
   const undone = sweep.unfinished.length;
   head.append(el("p", {}, `${sweep.cells} cells over ${Object.entries(sweep.axes).map(([key, values]) => `${key} (${values.length})`).join(" × ")}`
     + (undone ? `; ${undone} not finished` : ", all finished") + "."));
-  if (undone) head.append(el("details", {}, el("summary", {}, "cells that are not finished"), table(["cell", "state", "seed"],
+  if (undone) head.append(el("details", {}, el("summary", {}, "unfinished cells"), table(["cell", "state", "seed"],
     sweep.unfinished.slice(0, 200).map((cell) => [`${cell.folder} (${Object.values(cell.axes).join(", ")})`, cell.status, String(cell.seed)]))));
   sweep.problems.forEach((text) => head.append(el("p", {class: "problem"}, text)));
   made.push(section(id, `Sweep: ${sweep.name}`, head));
@@ -26,24 +26,24 @@ function sweepSections(sweep, number) {
 function worstCases(stress, id) {
   const share = (value) => value == null ? "–" : `${decimal(100 * value)} %`;
   const row = (one) => [share(one.fraction), one.label, withError(one.accuracy), withError(one.success)];
-  const head = ["malicious clients", "attack", "accuracy", "success of the attack"];
+  const head = ["malicious clients", "attack", "accuracy", "attack success"];
   const tried = stress.candidates.map((one) => [...row(one), percent(one.at_pause), decimal(one.rung), String(one.accuracy?.seeds ?? 0)]);
   return section(`${id}-worst`, `Worst case of ${stress.strategy}: ${stress.suite}`,
     stress.results.map((one) => el("p", {}, el("strong", {}, one.quote))),
     table([...head, "accuracy without attack"], stress.results.map((one) => [...row(one), withError(stress.no_attack.accuracy)]), [2, 3, 4]),
-    el("p", {class: "quiet"}, "The worst of all attacks that were tried, each with all seeds: mean ± one standard error. There may be worse ones that nobody tried."),
+    el("p", {class: "quiet"}, "The worst of all attacks tried, each with all seeds: mean ± one standard error. Worse attacks may exist that were not tried."),
     el("details", {}, el("summary", {}, `all ${tried.length} candidates`), table([...head, "after short run", "rung", "seeds"], tried, [2, 3, 4, 5, 6])),
     stress.left_out.map((text) => el("p", {class: "quiet"}, `Left out: ${text}`)));
 }
 
-// Everything else that was measured, in a table of its own.
+// Everything else that was measured, in its own table.
 function furtherTable(sweep, id) {
   const keys = Object.keys(sweep.axes);
   const plain = (cell) => cell.error == null ? decimal(cell.mean) : `${decimal(cell.mean)} ± ${decimal(cell.error, 2)}`;
   const text = (cell, unit, seeds) => cell == null ? "–"
     : (unit === "share" ? withError(cell) : plain(cell)) + (unit === "rounds" && cell.seeds < seeds ? ` (${cell.seeds} of ${seeds})` : "");
   return section(`${id}-further`, "Further figures", el("p", {class: "quiet"},
-    `Clients and classes at the last evaluation; averaged is the ${sweep.averaged}. A lifespan is over the seeds in which the backdoor fell below 50 %. Mean over seeds ± one standard error.`),
+    `Clients and classes are from the last evaluation; averages are the ${sweep.averaged}. A lifespan covers only the seeds in which the backdoor fell below 50 %. Mean over seeds ± one standard error.`),
     table([...keys, ...sweep.further.map((one) => one.name)],
       sweep.table.map((row, i) => [...keys.map((key) => row.axes[key] ?? "–"), ...sweep.further.map((one) => text(one.cells[i], one.unit, row.seeds))]),
       sweep.further.map((_, i) => keys.length + i)));
@@ -66,7 +66,7 @@ function sweepMaps(sweep, id, chosen) {
   }
   draw();
   return section(`${id}-maps`, "Maps", el("p", {class: "quiet"},
-    "Each cell is the mean over seeds of the worst case over all axes that are not shown, with its standard error; hover to see which case that is."), controls, body);
+    "Each cell is the worst case over all axes that are not shown: mean over seeds and standard error. Hover to see which case it is."), controls, body);
 }
 
 const caseOf = (cell) => Object.entries(cell.case ?? {}).map(([key, value]) => `${key} = ${value}`).join(", ");
@@ -80,7 +80,7 @@ function mapCard(sweep, map) {
     rows: sweep.axes[map.rows], columns: sweep.axes[map.columns], cells, x: map.columns, y: map.rows});
   const led = map.cells.some((cell) => cell.leads);
   return el("div", {class: "card"}, el("h3", {}, of ? `${of}: worst case` : `${map.measure}: worst case`), host, led ? el("p", {class: "quiet"},
-    "• the best defence there, and those that do not differ from it significantly: two-sided Welch t-test over seeds, p < 0.05 after Holm's correction.") : "");
+    "• the best defence there, and those not significantly different from it: two-sided Welch t-test over seeds, p < 0.05 after Holm's correction.") : "");
 }
 
 function bestCard(sweep, map) {
@@ -116,5 +116,5 @@ function sweepCurves(sweep, id) {
   }));
   draw();
   return section(`${id}-curves`, "Curves", controls, el("div", {class: "card"}, chips, host,
-    el("p", {class: "quiet"}, "The line is the mean over seeds, the band one standard error to either side."), numbers(() => chart)));
+    el("p", {class: "quiet"}, "The line is the mean over seeds; the band is one standard error either side."), numbers(() => chart)));
 }

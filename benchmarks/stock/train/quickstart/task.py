@@ -1,4 +1,4 @@
-"""Model, data and training, as the quickstart has them: a plain module, a DataLoader, an optimiser a client."""
+"""Model, data and training, as the quickstart has them: a plain module, a DataLoader, one optimiser per client."""
 
 from __future__ import annotations
 
