@@ -345,7 +345,7 @@ def test_classes_are_mapped_by_name() -> None:
     assert mapped.classes == ("ant", "bee", "cat")
     assert mapped.train.labels.tolist() == [2, 0, 2]
     with pytest.raises(
-        UserError, match="node 7 has classes that the task lacks: cat; .* remove them; the task's classes are ant, bee"
+        UserError, match=r"node 7 has classes that the task lacks: cat; .* remove them; the task's classes are ant, bee"
     ):
         map_classes(own, ("ant", "bee"), "node 7")
 
