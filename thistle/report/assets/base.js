@@ -15,7 +15,7 @@ function el(tag, attributes = {}, ...children) {
 
 const empty = (host) => { host.replaceChildren(); return host; };
 
-const percent = (value) => value == null ? "–" : `${(100 * value).toFixed(1)} %`;
+const percent = (value) => value == null ? "–" : `${(100 * value).toFixed(1)}\u00a0%`;
 const decimal = (value, digits = 3) => value == null ? "–" : String(Number(value.toPrecision(digits)));
 
 function size(value) {
@@ -27,7 +27,7 @@ function size(value) {
 }
 
 const withError = (cell) => cell == null ? "–"
-  : cell.error == null ? percent(cell.mean) : `${(100 * cell.mean).toFixed(1)} ± ${(100 * cell.error).toFixed(1)} %`;
+  : cell.error == null ? percent(cell.mean) : `${(100 * cell.mean).toFixed(1)} ± ${(100 * cell.error).toFixed(1)}\u00a0%`;
 
 // Decode compressed bytes from base64.
 async function unpack(text, Kind) {

@@ -41,6 +41,7 @@ class Chart {
     this.host = host;
     const {label, tools = "pan,box_zoom,reset,save", height = 300, ...more} = options;
     this.figure = P.figure({height, tools, sizing_mode: "stretch_width", toolbar_location: "above", ...more});
+    this.figure.toolbar_inner = true;  // outside, it would keep a band free that is nearly always empty
     this.figure.toolbar.logo = null;
     this.figure.toolbar.autohide = true;
     this.figure.toolbar.active_drag = null;

@@ -22,6 +22,23 @@ function state(run) {
   return el("span", {class: `state ${run.status.replace(/[^a-z]/g, "")}`, title: run.message}, run.status);
 }
 
+// What the runs show, in a sentence for each attack: how much of the accuracy which strategy keeps.
+function finding(runs) {
+  const under = new Map();
+  for (const run of runs) {
+    const x = run.experiment, accuracy = last(column(run, "accuracy"));
+    if (run.deployed || accuracy == null || !x["attack.fraction"] || (x["attack.kind"] ?? "none") === "none") continue;
+    const attack = `With ${+(100 * x["attack.fraction"]).toFixed(1)}\u00a0% malicious clients (${x["attack.kind"]})`;
+    under.set(attack, [...(under.get(attack) ?? []), [accuracy, x["strategy.name"] ?? run.name, run.name]]);
+  }
+  return [...under].slice(0, 4).map(([attack, kept]) => {
+    const alone = new Set(kept.map((one) => one[1])).size === kept.length;
+    const told = kept.sort((a, b) => b[0] - a[0]).slice(0, 5).map(([accuracy, strategy, name], i) =>
+      `${alone ? strategy : name} ${i ? "" : "keeps "}${percent(accuracy)}`);
+    return el("p", {class: "headline"}, `${attack}, ${told.join("; ")}.`);
+  });
+}
+
 function overview(runs) {
   const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole defence", "recall: filter, whole defence", "s / round", "sent to server"];
   const rows = runs.map((run) => {
@@ -36,7 +53,7 @@ function overview(runs) {
   });
   const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
     .filter(Boolean).map((text) => el("p", {class: "problem"}, `${run.name}: ${text}`)));
-  return section("overview", "Overview", known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
+  return section("overview", "Overview", ...finding(runs), known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
 }
 
 // Real hospitals, by name: each one's outcomes, and which ones somebody should ask.
