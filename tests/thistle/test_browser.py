@@ -83,6 +83,7 @@ window.deepTip = () => {
 """
 
 
+BOTH = {"fedavg": 0.3, "rofsl": 0.9}
 FOCUSED = "(one => one.id || one.name || one.textContent.trim().slice(0, 20))(document.activeElement)"
 
 
@@ -115,6 +116,18 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = folder / "report.html"
     target.write_text(file_page(report_data([], [folder]), "Sweep"), encoding="utf-8")
     return target
+
+
+def test_the_page_begins_with_what_was_found(browser: Any, tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, level=level, **{"strategy.name": name}) for name, level in BOTH.items()]
+    page = tmp_path / "report.html"
+    page.write_text(file_page(report_data([run.path for run in runs], []), "Thistle"), encoding="utf-8")
+    visit = Visit(browser, page.as_uri())
+    told = visit.page.locator(".headline").all_inner_texts()
+    assert len(told) == 1 and told[0].replace("\u00a0", " ").startswith(
+        "With 33.3 % malicious clients (sign-flip), rofsl keeps "
+    )
+    assert "; fedavg " in told[0] and visit.errors == []
 
 
 def test_the_report_draws_and_asks_nobody(browser: Any, report: Path) -> None:
