@@ -27,7 +27,7 @@ SPECIAL = {
     "×": r"$\times$",
 }
 GREEK = re.compile(r"GREEK SMALL LETTER (\w+)$")
-LED = "Bold: the best of its row, and those not significantly worse (Welch's $t$-test over seeds, 5\\,\\%, Holm)."
+LED = r"Bold: the best of its row; $^*$: better than the next (Welch's $t$-test over seeds, 5\,\%, Holm)."
 
 
 def write_tables(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list[Path]:
@@ -114,13 +114,17 @@ def _by_defence(sweep: Sweep, measure: str) -> str:
     """Defences side by side (or the last axis), everything else down."""
     across = sweep.strategy or list(sweep.axes)[-1]
     others = [axis for axis in sweep.axes if axis != across]
-    rows = []
+    lines: dict[tuple[str, ...], dict[str, Group]] = {}
     for point in product(*(sweep.axes[axis] for axis in others)):
         here = pick(sweep.groups, **dict(zip(others, point, strict=True)))
-        line = {group.axes[across]: group for group in here if measure in group.values}
-        best = leaders(list(line.values()), measure) if sweep.strategy else []
-        if line:
-            rows.append([*map(escaped, point), *_cells(sweep.axes[across], line, best, measure)])
+        if line := {group.axes[across]: group for group in here if measure in group.values}:
+            lines[point] = line
+    best = zip(*leaders([list(line.values()) for line in lines.values()], measure), strict=True)
+    marks = {id(group): sure for group, sure in best} if sweep.strategy else {}
+    rows = [
+        [*map(escaped, point), *(_cell(line.get(name), measure, marks) for name in sweep.axes[across])]
+        for point, line in lines.items()
+    ]
     seeds = max((len(group.values.get(measure, ())) for group in sweep.groups), default=0)
     caption = escaped(f"{measure[:1].upper()}{measure[1:]} in %, mean ± standard error over {seeds} seeds.")
     return table(
@@ -132,13 +136,12 @@ def _by_defence(sweep: Sweep, measure: str) -> str:
     )
 
 
-def _cells(names: Sequence[str], line: Mapping[str, Group], best: Sequence[Group], measure: str) -> list[str]:
-    def cell(name: str) -> str:
-        group = line.get(name)
-        text = spread(group.values[measure]) if group else "--"
-        return rf"\textbf{{{text}}}" if group in best else text
-
-    return [cell(name) for name in names]
+def _cell(group: Group | None, measure: str, marks: Mapping[int, bool]) -> str:
+    """`marks`: the best groups, and whether the next one is significantly behind."""
+    text = spread(group.values[measure]) if group else "--"
+    if id(group) not in marks:
+        return text
+    return rf"\textbf{{{text}}}" + ("$^*$" if marks[id(group)] else "")
 
 
 def _worst_cases(stress: Mapping[str, object], name: str) -> str:

@@ -192,7 +192,7 @@ def _draw_cells(sweep: Sweep, found: dict[str, Any], path: Path, more: Callable[
             at = rows.index(cell["row"]), columns.index(cell["column"])
             values[at] = cell["mean"]
             error = "" if cell["error"] is None else f" ± {100 * cell['error']:.1f}"
-            text = f"{more(cell)}{100 * cell['mean']:.1f}{error}{' •' if cell.get('leads') else ''}"
+            text = f"{more(cell)}{100 * cell['mean']:.1f}{error}{lead(cell)}"
             ink = "black" if cell["mean"] > 0.5 else "white"
             axes.text(at[1], at[0], text, ha="center", va="center", color=ink, fontsize="small")
         image = axes.imshow(100 * values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
@@ -203,6 +203,11 @@ def _draw_cells(sweep: Sweep, found: dict[str, Any], path: Path, more: Callable[
         axes.set_title(f"{sweep.name}: {title}", fontsize="medium")
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
+
+
+def lead(cell: dict[str, Any]) -> str:
+    """Marks the best defence: with a star where the next one is significantly behind."""
+    return " *" if cell.get("significant") and "leads" in cell else " •" if cell.get("leads") else ""
 
 
 def _draw_curves(sweep: Sweep, page: dict[str, Any], folder: Path, name: str) -> None:

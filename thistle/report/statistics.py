@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev
@@ -26,7 +27,9 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 
     if min(len(ours), len(theirs)) < 2 or (stdev(ours) == 0 and stdev(theirs) == 0):
         return None
-    return float(ttest_ind(ours, theirs, equal_var=False).pvalue)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that values are nearly the same is no news to anybody
+        return float(ttest_ind(ours, theirs, equal_var=False).pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:

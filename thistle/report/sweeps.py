@@ -141,35 +141,36 @@ def make_map(sweep: Sweep, measure: str, rows: str, columns: str, **fixed: str) 
         case = worst(pick(sweep.groups, **{rows: row, columns: column}, **fixed), measure)
         if case is not None:
             found[row, column] = case
-    leading = _leading(sweep, found, measure, rows) if sweep.strategy in (rows, columns) else set()
+    leading = _leading(sweep, found, measure, rows) if sweep.strategy in (rows, columns) else {}
     for (row, column), group in found.items():
         mean, error = mean_and_error(group.values[measure])
         others = {key: value for key, value in group.axes.items() if key not in (rows, columns, *fixed)}
         about = {"mean": mean, "error": error, "seeds": len(group.values[measure]), "case": others}
-        cells.append({"row": row, "column": column, **about, "leads": (row, column) in leading})
+        lead = {"leads": (row, column) in leading, "significant": leading.get((row, column), False)}
+        cells.append({"row": row, "column": column, **about, **lead})
     return {"rows": rows, "columns": columns, "fixed": fixed, "measure": measure, "cells": cells}
 
 
-def _leading(sweep: Sweep, found: Mapping[tuple[str, str], Group], measure: str, rows: str) -> set[tuple[str, str]]:
-    """The cells that lead among the defences under the same conditions."""
+def _leading(
+    sweep: Sweep, found: Mapping[tuple[str, str], Group], measure: str, rows: str
+) -> dict[tuple[str, str], bool]:
+    """The cells that are the best defence under the same conditions, and whether the next one is really behind."""
     place = 1 if sweep.strategy == rows else 0
-    leading = set()
-    for value in dict.fromkeys(cell[place] for cell in found):
-        line = {cell: group for cell, group in found.items() if cell[place] == value}
-        best = leaders(list(line.values()), measure) if len(line) > 1 else []
-        leading |= {cell for cell, group in line.items() if group in best}
-    return leading
+    lines: dict[str, list[tuple[str, str]]] = {}
+    for cell in found:
+        lines.setdefault(cell[place], []).append(cell)
+    best, sure = leaders([[found[cell] for cell in line] for line in lines.values() if len(line) > 1], measure)
+    cells = {id(group): cell for cell, group in found.items()}
+    return {cells[id(group)]: really for group, really in zip(best, sure, strict=True)}
 
 
-def leaders(groups: Sequence[Group], measure: str) -> list[Group]:
-    """The group with the highest mean, and those that do not differ from it significantly; as far as can be tested."""
-    if not groups:
-        return []
-    best = max(groups, key=lambda group: group.mean(measure))
-    values = {id(group): welch(best.values[measure], group.values[measure]) for group in groups if group is not best}
-    tested = [name for name, p in values.items() if p is not None]
-    corrected = dict(zip(tested, holm([p for p in values.values() if p is not None]), strict=True))
-    return [group for group in groups if group is best or corrected.get(id(group), 0.0) >= LEVEL]
+def leaders(lines: Sequence[Sequence[Group]], measure: str) -> tuple[list[Group], list[bool]]:
+    """Of each line the group with the highest mean, and whether it is significantly better than the next one (Welch,
+    Holm's correction for the lines)."""
+    ranked = [sorted(line, key=lambda group: -group.mean(measure)) for line in lines if line]
+    ps = [welch(line[0].values[measure], line[1].values[measure]) if len(line) > 1 else None for line in ranked]
+    corrected = iter(holm([p for p in ps if p is not None]))
+    return [line[0] for line in ranked], [p is not None and next(corrected) < LEVEL for p in ps]
 
 
 def best_map(sweep: Sweep, measure: str, rows: str, columns: str) -> dict[str, Any]:

@@ -73,14 +73,14 @@ const caseOf = (cell) => Object.entries(cell.case ?? {}).map(([key, value]) => `
 
 function mapCard(sweep, map) {
   const host = el("div", {class: "chart"}), of = Object.values(map.fixed).join(", ");
-  const cells = map.cells.map((cell) => ({...cell, ...heat(cell.mean), text: withError(cell) + (cell.leads ? " •" : ""),
+  const cells = map.cells.map((cell) => ({...cell, ...heat(cell.mean), text: withError(cell) + (cell.significant ? " *" : cell.leads ? " •" : ""),
     tip: [`${map.rows} = ${cell.row}, ${map.columns} = ${cell.column}`, `${map.measure} ${withError(cell)}, ${cell.seeds} seed${cell.seeds > 1 ? "s" : ""}`,
       ...(caseOf(cell) ? [`worst case: ${caseOf(cell)}`] : [])]}));
   new Cells(host, {label: `${map.measure} by ${map.rows} and ${map.columns} ${of}; the numbers are in the table of all results`,
     rows: sweep.axes[map.rows], columns: sweep.axes[map.columns], cells, x: map.columns, y: map.rows});
   const led = map.cells.some((cell) => cell.leads);
   return el("div", {class: "card"}, el("h3", {}, of ? `${of}: worst case` : `${map.measure}: worst case`), host, led ? el("p", {class: "quiet"},
-    "• the best defence there, and those not significantly different from it: two-sided Welch t-test over seeds, p < 0.05 after Holm's correction.") : "");
+    "• the best defence there; * also significantly better than the next one: two-sided Welch t-test over seeds, p < 0.05 after Holm's correction.") : "");
 }
 
 function bestCard(sweep, map) {
