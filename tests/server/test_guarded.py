@@ -274,7 +274,7 @@ def test_a_model_says_which_arrays_are_trained() -> None:
     guarded = Guarded(FedAvg(), model=Scaled())
     result = guarded.start(MemoryGrid(make_app(Scaled), NODES), ArrayRecord(Scaled().state_dict()), num_rounds=2)
     assert rejected(guarded) == {} and np.isneginf(result.arrays["mask"].numpy()).all()
-    with pytest.raises(ValueError, match="not the 3 that are sent"):
+    with pytest.raises(ValueError, match="do not match the 3 that are sent"):
         Guarded(FedAvg(), model=nn.Linear(3, 3)).start(
             MemoryGrid(make_app(Scaled), NODES), ArrayRecord(Scaled().state_dict()), num_rounds=1
         )
