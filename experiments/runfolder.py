@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -131,6 +132,14 @@ class RunFolder:
     def is_held(self) -> bool:
         """Whether a living process works on this run."""
         return is_held(self.path)
+
+    def wait_until_free(self, patience: float = 5.0) -> None:
+        """A process that was killed takes a moment to end; UserError where one goes on working after `patience`."""
+        deadline = time.monotonic() + patience
+        while self.is_held():
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.path}: this run has not ended yet")
+            time.sleep(0.1)
 
     def save_experiment(self, experiment: Experiment) -> None:
         """Every key, as a new run would want it, and the modules of the user's that they name."""

@@ -28,7 +28,9 @@ def strangers(before: set[int]) -> list[str]:
     for process in psutil.process_iter():
         try:
             command = " ".join(process.cmdline())
-            ours = any(word in command for word in ("flower-", "flwr-", "ray::", "raylet", "keeper.py"))
+            ours = any(
+                word in command for word in ("flower-", "flwr-", "ray::", "raylet", "keeper.py", "server.serving")
+            )
         except (psutil.Error, OSError):
             continue
         if ours and process.pid not in before | {os.getpid()} and process.status() != psutil.STATUS_ZOMBIE:

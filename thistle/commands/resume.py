@@ -35,8 +35,7 @@ def resume(
         if not quiet:
             show_summary(folder)
         raise typer.Exit(0)
-    if folder.is_held():
-        raise UserError(f"{folder.path}: this run has not ended yet")
+    folder.wait_until_free()
     if is_deployed(folder):
         raise UserError(f"{folder.path}: real nodes train this run; continue it with: thistle deploy resume")
     if rounds is not None:

@@ -12,7 +12,6 @@ from typing import Any
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from thistle.experiments.errors import UserError
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json, read_lines
 from thistle.protocol.text import last_line, printable
@@ -169,10 +168,6 @@ def prepare(cell: Cell) -> None:
     folder = cell.folder
     folder.create(again=True)
     check_folder(cell)
-    deadline = time.monotonic() + PATIENCE
-    while folder.is_held():
-        if time.monotonic() > deadline:
-            raise UserError(f"{folder.path}: in use by another process")
-        time.sleep(LOOK)
+    folder.wait_until_free(PATIENCE)
     folder.status.unlink(missing_ok=True)
     folder.save_experiment(cell.experiment)

@@ -30,6 +30,7 @@ from thistle.terminal.progress import RunProgress
 from thistle.terminal.screen import complain, say
 
 ENDING = 30.0
+"""Seconds: the ServerApp of a run that has failed may need a moment to learn of it."""
 
 
 def submit(
@@ -63,19 +64,10 @@ def resume(
     folder = find_run(run, str(server.runs))
     if folder.get_status().get("status") == "finished":
         raise UserError(f"{folder.path}: this run is finished")
-    _wait_for_its_end(folder)
+    folder.wait_until_free(ENDING)
     flat = folder.load_experiment().flat()
     flat |= {"run.resume": True, "run.name": folder.path.name, "run.out": str(folder.path.parent)}
     raise typer.Exit(_carry_out(server, Experiment.of(flat), quiet))
-
-
-def _wait_for_its_end(folder: RunFolder) -> None:
-    """The ServerApp of a run that has failed may need a moment to learn of it."""
-    deadline = time.monotonic() + ENDING
-    while folder.is_held():
-        if time.monotonic() > deadline:
-            raise UserError(f"{folder.path}: this run has not ended yet")
-        time.sleep(0.5)
 
 
 def clip_line(experiment: Experiment) -> str:
