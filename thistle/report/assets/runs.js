@@ -40,7 +40,7 @@ function finding(runs) {
 }
 
 function overview(runs) {
-  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole defence", "recall: filter, whole defence", "s / round", "sent to server"];
+  const head = ["run", "state", "rounds", "task", "strategy", "attack", "last", "best", "mean of the last k", "weakest under attack", "precision: filter, whole", "recall: filter, whole", "s / round", "sent to server"];
   const rows = runs.map((run) => {
     const x = run.experiment, found = run.summary.detection ?? {filter: detected(run, "filter").total, whole: detected(run, "whole").total};
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
