@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -37,34 +39,25 @@ def report(
     target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
     results.print(f"report: {target} ({target.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
     if pictures:
-        _draw(runs, sweeps, Path(pictures).expanduser())
+        from thistle.report.pictures import draw_all
+
+        _write_into("--pictures", "pictures", Path(pictures).expanduser(), partial(draw_all, runs, sweeps))
     if latex:
-        _write_tables(runs, sweeps, Path(latex).expanduser())
+        from thistle.report.latex import write_tables
+
+        _write_into("--latex", "tables", Path(latex).expanduser(), partial(write_tables, runs, sweeps))
     if tensorboard:
         cells = [run for sweep in sweeps for run in runs_below(sweep)]
         _write_events([*runs, *cells], Path(tensorboard).expanduser())
 
 
-def _draw(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
-    from thistle.report.pictures import draw_all
-
+def _write_into(option: str, what: str, folder: Path, write: Callable[[Path], Sized]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = draw_all(runs, sweeps, folder)
+        written = write(folder)
     except OSError as error:
-        raise UserError(f"--pictures {folder}: cannot be written: {error.strerror}") from None
-    results.print(f"pictures: {len(drawn)} in {folder}", markup=False, soft_wrap=True)
-
-
-def _write_tables(runs: list[Path], sweeps: list[Path], folder: Path) -> None:
-    from thistle.report.latex import write_tables
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = write_tables(runs, sweeps, folder)
-    except OSError as error:
-        raise UserError(f"--latex {folder}: cannot be written: {error.strerror}") from None
-    results.print(f"tables: {len(written)} in {folder}", markup=False, soft_wrap=True)
+        raise UserError(f"{option} {folder}: cannot be written: {error.strerror}") from None
+    results.print(f"{what}: {len(written)} in {folder}", markup=False, soft_wrap=True)
 
 
 def _write_events(runs: list[Path], folder: Path) -> None:
