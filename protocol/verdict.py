@@ -13,9 +13,9 @@ class Verdict:
     """accepted; filtered by a strategy's step; rejected by the guard; failed (error, time-out, busy).
 
     `step` is who excluded it or, if it was accepted, who gave it almost no weight. `score` is a filter's or an
-    aggregator's, `threshold` the least score that the filter keeps, `weight` what the update had in the aggregate,
-    `rank` the part of its full rank to which it was cut, `clipped` the part of its length that was left (None: all).
-    `site` is the name of the real node that runs the client (None in a simulation).
+    aggregator's, `threshold` the last score on the side that the filter keeps, `weight` what the update had in the
+    aggregate, `rank` the part of its full rank to which it was cut, `clipped` the part of its length that was left
+    (None: all). `site` is the name of the real node that runs the client (None in a simulation).
     """
 
     client: int

@@ -39,7 +39,8 @@ class Visit:
         self.page.set_default_timeout(PATIENCE)
         self.page.add_init_script(DEEP)
         self.page.goto(address)
-        self.page.wait_for_selector("body[data-ready]")
+        self.until(lambda: self.errors or self.page.locator("body[data-ready]").count())
+        assert not self.errors
 
     def colours(self, host: str) -> set[tuple[int, ...]]:
         """The colours that are drawn in a chart, as the screen has them."""
@@ -128,6 +129,38 @@ def test_the_page_begins_with_what_was_found(browser: Any, tmp_path: Path) -> No
         "With 33.3 % malicious clients (sign-flip), rofsl keeps "
     )
     assert "; fedavg " in told[0] and visit.errors == []
+
+
+def test_sites_have_their_table_and_their_own_tests(browser: Any, tmp_path: Path) -> None:
+    run = write_deployed_run(tmp_path / "hospitals", rounds=3)
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    said = {"North": {"accepted": 1, "filtered": 0}, "South": {"filtered": 1, "step": "loss", "reason": "too low"}}
+    lines = [line | {"sites": said} for line in lines]
+    lines[-1] |= {
+        "sensitivity": [0.5, 1.0],
+        "site_scores": [{"client": 0, "accuracy": 0.25, "loss": 1.5, "examples": 8}],
+    }
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = tmp_path / "report.html"
+    page.write_text(file_page(report_data([run.path], []), "Thistle"), encoding="utf-8")
+    visit = Visit(browser, page.as_uri())
+    sites = visit.page.locator("#sites").inner_text()
+    assert "mostly left out by" in sites and "South" in sites and "too low" in sites and "null" not in sites
+    assert "25.0" in visit.page.locator("#quality").inner_text() and visit.errors == []
+
+
+def test_many_runs_are_folded_away(browser: Any, tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"run{number}", rounds=2) for number in range(13)]
+    page = tmp_path / "report.html"
+    page.write_text(file_page(report_data([run.path for run in runs], []), "Thistle"), encoding="utf-8")
+    visit = Visit(browser, page.as_uri())
+    chips = visit.page.locator("#chips")
+    assert not chips.locator("[data-run]").first.is_visible()
+    chips.locator("summary").click()
+    assert chips.locator("summary").inner_text() == "8 of 13 runs are shown; choose"
+    chips.get_by_role("button", name="all", exact=True).click()
+    assert chips.locator("summary").inner_text() == "13 of 13 runs are shown; choose"
+    assert chips.locator("[data-run]").first.is_visible() and visit.errors == []
 
 
 def test_the_report_draws_and_asks_nobody(browser: Any, report: Path) -> None:
@@ -237,6 +270,17 @@ def test_a_deployed_run_promises_no_truth(browser: Any, tmp_path: Path) -> None:
     assert "Detection" not in visit.page.locator("#contents").inner_text()
     assert "unknown" in visit.page.locator("#overview table").first.inner_text()
     assert visit.errors == []
+
+
+def test_the_live_page_of_a_sweep_leads_to_its_runs(browser: Any, tmp_path: Path) -> None:
+    axes: dict[str, list[Any]] = {"strategy.name": ["rfa", "rofsl"]}
+    write_sweep(tmp_path / "sweep", seeds=2, axes=axes)
+    with serving(tmp_path / "sweep") as address:
+        visit = Visit(browser, address)
+        visit.page.locator("#sweep-0-table").get_by_role("button", name="seed 1").first.click()
+        visit.page.wait_for_selector("#chips [data-run][aria-pressed='true']")
+        assert visit.page.locator("#chips [data-run][aria-pressed='true']").count() == 1
+        assert visit.errors == []
 
 
 def test_the_live_page_follows_a_run(browser: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import zlib
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from thistle.experiments.runfolder import read_lines, write_json
 from thistle.protocol.verdict import Verdict
 from thistle.report import clients
 from thistle.report.clients import Truth, VerdictLog, client_map, distribution
-from thistle.report.page import file_page, report_data, run_map
+from thistle.report.page import ASSETS, file_page, report_data, run_map
 from thistle.report.reading import number, read_run
-from thistle.report.sources import distinct_names, runs_below, sort_out
+from thistle.report.sources import distinct_names, runs_below, sort_out, titles
 from thistle.report.statistics import holm, mean_and_error, welch
 from thistle.report.sweeps import Sweep, as_page, best_map, make_map, read_sweep
 
@@ -174,9 +175,18 @@ def test_an_attacker_counts_only_while_it_attacks() -> None:
     truth = Truth(frozenset({1}), start=2, stop=3)
     rounds = np.array([1, 2, 3, 4, 2])
     assert truth.attacks(np.array([1, 1, 1, 1, 0]), rounds).tolist() == [False, True, True, False, False]
-    scores = np.array([0.0, 5.0, 5.0, 0.0, 1.0])
-    found = distribution(rounds, np.array([1, 1, 1, 1, 0]), scores, truth)
+    log = VerdictLog(Path())
+    log.rounds, log.clients = array("q", rounds), array("q", [1, 1, 1, 1, 0])
+    log.scores, log.thresholds = array("d", [0.0, 5.0, 5.0, 0.0, 1.0]), array("d", [2.0, 3.0, 3.0, 2.0, 1.0])
+    log.codes = array("B", [1, 2, 2, 1, 1])
+    found = distribution(log, truth)
     assert found
+    assert found["threshold"] == {
+        "rounds": [1, 2, 3, 4],
+        "middle": [2.0, 2.0, 3.0, 2.0],
+        "typical": 2.0,
+        "keeps": "below",
+    }
     assert [found["groups"][name]["replies"] for name in ("honest", "malicious")] == [3, 2]
     assert found["groups"]["malicious"]["middle"] == [5.0, 5.0]
     assert sum(found["groups"]["honest"]["shares"]) == pytest.approx(1)
@@ -322,6 +332,44 @@ def test_the_page_asks_nobody_and_runs_only_its_own_scripts(tmp_path: Path) -> N
     for script in scripts:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
     assert not re.search(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?!data:)', page.split("<script>")[0])
+
+
+def test_no_name_of_the_scripts_is_taken_twice() -> None:
+    """They are joined into one, in which the later of two functions would silently replace the earlier."""
+    lines = [line for script in ASSETS.glob("*.js") for line in script.read_text().splitlines()]
+    found = [re.match(r"(?:async )?(?:function|class|const|let) (\w+)", line) for line in lines]
+    names = [one[1] for one in found if one]
+    assert len(names) > 80 and len(names) == len(set(names))
+
+
+def test_a_sweeps_page_leads_to_its_runs(tmp_path: Path) -> None:
+    axes: dict[str, list[Any]] = {"strategy.name": ["rfa", "rofsl"]}
+    sweep = write_sweep(tmp_path / "a sweep", seeds=2, axes=axes)
+    for target, way in (
+        ([], "cells/{}/report.html"),
+        (["--output", str(tmp_path / "x.html")], "a%20sweep/cells/{}/report.html"),
+    ):
+        done = CliRunner().invoke(app, ["report", str(sweep), "--cells", *target])
+        assert done.exit_code == 0
+        page = (Path(target[1]) if target else sweep / "report.html").read_text()
+        rows = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])["sweeps"][0]["table"]
+        found = [(run["seed"], run["report"]) for row in rows for run in row["runs"]]
+        ways = [(number % 2, way.format(f"{number:08x}")) for number in range(3)]
+        assert found == [*ways, (1, None)]  # the last one has not finished
+    assert (sweep / "cells" / "00000000" / "report.html").is_file()
+    assert titles([sweep / "cells" / "00000001", tmp_path / "mine"]) == ["00000001", "mine"]
+
+
+def test_cells_have_titles_as_long_as_those_tell_them_apart(tmp_path: Path) -> None:
+    def write(folders: list[str]) -> list[Path]:
+        plan = {"cells": [{"folder": one, "axes": {"attack": "none", "clip": 0.5}, "seed": 3} for one in folders]}
+        (tmp_path / "sweep.json").write_text(json.dumps(plan))
+        return [tmp_path / one for one in folders]
+
+    assert titles(write(["x"])) == ["none, 0.5, seed 3"]
+    assert titles(write(["x", "another"])) == ["x", "another"]
+    (tmp_path / "sweep.json").write_text("[7]")
+    assert titles([tmp_path / "x"]) == ["x"]
 
 
 def test_the_command_writes_a_page_and_pictures(tmp_path: Path) -> None:

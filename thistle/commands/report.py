@@ -22,6 +22,9 @@ def report(
     output: Annotated[
         str, typer.Option(metavar="FILE.html", help="The page; default: report.html, in the folder if only one.")
     ] = "",
+    cells: Annotated[
+        bool, typer.Option("--cells", help="Also write a page for every run of a sweep; the sweep's page links to it.")
+    ] = False,
     pictures: Annotated[
         str, typer.Option("--pictures", "--png", metavar="DIR", help="Also draw pictures for papers into this folder.")
     ] = "",
@@ -36,7 +39,7 @@ def report(
     if Path(output).suffix.lower() not in ("", ".html", ".htm"):
         raise UserError(f"--output {output}: the page is HTML, so name it .html (a browser prints it as PDF)")
     runs, sweeps = sort_out(sources, out)
-    target = write_page(runs, sweeps, Path(output).expanduser() if output else None)
+    target = write_page(runs, sweeps, Path(output).expanduser() if output else None, cells)
     results.print(f"report: {target} ({target.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
     if pictures:
         from thistle.report.pictures import draw_all
@@ -47,8 +50,8 @@ def report(
 
         _write_into("--latex", "tables", Path(latex).expanduser(), partial(write_tables, runs, sweeps))
     if tensorboard:
-        cells = [run for sweep in sweeps for run in runs_below(sweep)]
-        _write_events([*runs, *cells], Path(tensorboard).expanduser())
+        inner = [run for sweep in sweeps for run in runs_below(sweep)]
+        _write_events([*runs, *inner], Path(tensorboard).expanduser())
 
 
 def _write_into(option: str, what: str, folder: Path, write: Callable[[Path], Sized]) -> None:

@@ -31,9 +31,7 @@ def stress(
         str, typer.Option(help="The name of the search's folder; default: the experiment's name and -stress.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0: one (ray), or one per core (inline).")] = 0,
-    engine: Annotated[
-        Engine, typer.Option(help="inline: one process per job; ray: one SuperLink for all.")
-    ] = Engine.INLINE,
+    engine: Annotated[Engine, typer.Option(help="inline: one process per job; ray: one Ray for all.")] = Engine.INLINE,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only check the experiment and list what would be tried.")
     ] = False,

@@ -27,7 +27,7 @@ def sweep(
     jobs: Annotated[int, typer.Option(min=0, help="Cells at once; 0: one (ray), or one per core (inline).")] = 0,
     engine: Annotated[
         Engine | None,
-        typer.Option(help="ray: one SuperLink for all; inline: one process per job. Default: the file's."),
+        typer.Option(help="ray: one Ray for all; inline: one process per job. Default: the file's."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only check the file and list its cells.")] = False,
 ) -> None:

@@ -144,7 +144,7 @@ def client_map(log: VerdictLog, truth: Truth | None) -> dict[str, Any]:
         "notes": list(log.notes),
         "scores": grid(scores.astype(np.float32), np.nan) if detailed else None,
         "thresholds": grid(np.frombuffer(log.thresholds).astype(np.float32), np.nan) if detailed else None,
-        "distribution": distribution(rounds, clients, scores, truth),
+        "distribution": distribution(log, truth),
     }
 
 
@@ -161,14 +161,13 @@ def _spread(ids: np.ndarray, most: int) -> np.ndarray:
     return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).astype(int)]
 
 
-def distribution(
-    rounds: np.ndarray, clients: np.ndarray, scores: np.ndarray, truth: Truth | None
-) -> dict[str, Any] | None:
+def distribution(log: VerdictLog, truth: Truth | None) -> dict[str, Any] | None:
     """Histogram of the scores and their spread in each round, by honest and malicious; all in one before the truth."""
-    finite = np.isfinite(scores)
+    finite = np.isfinite(np.frombuffer(log.scores))
     if not finite.any():
         return None
-    rounds, clients, scores = rounds[finite], clients[finite], scores[finite].astype(float)
+    rounds, clients = (np.frombuffer(one, np.int64)[finite] for one in (log.rounds, log.clients))
+    scores = np.frombuffer(log.scores)[finite]
     low, high = np.quantile(scores, [0.005, 0.995])
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     if truth is None:
@@ -179,18 +178,40 @@ def distribution(
     return {
         "edges": edges.tolist(),
         "groups": {name: _group(rounds[own], scores[own], edges) for name, own in groups.items() if own.any()},
+        "threshold": _threshold(log),
     }
+
+
+def _threshold(log: VerdictLog) -> dict[str, Any] | None:
+    """Where filters cut the scores, the median of each round and of all, and which side they kept."""
+    scores, thresholds = np.frombuffer(log.scores), np.frombuffer(log.thresholds)
+    known = np.isfinite(scores) & np.isfinite(thresholds)
+    if not known.any():
+        return None
+    numbers, parts = _by_round(np.frombuffer(log.rounds, np.int64)[known], thresholds[known])
+    out = np.frombuffer(log.codes, np.uint8)[known] == CODES["filtered"]
+    above = scores[known] >= thresholds[known]
+    return {
+        "rounds": numbers,
+        "middle": [float(np.median(part)) for part in parts],
+        "typical": float(np.median(thresholds[known])),
+        "keeps": "above" if np.sum(above != out) >= len(out) / 2 else "below",
+    }
+
+
+def _by_round(rounds: np.ndarray, values: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
+    order = np.argsort(rounds, kind="stable")
+    numbers, starts = np.unique(rounds[order], return_index=True)
+    return numbers.tolist(), np.split(values[order], starts[1:])
 
 
 def _group(rounds: np.ndarray, scores: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
     counts = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0]
-    order = np.argsort(rounds, kind="stable")
-    numbers, starts = np.unique(rounds[order], return_index=True)
-    parts = np.split(scores[order], starts[1:])
+    numbers, parts = _by_round(rounds, scores)
     spread = np.array([np.quantile(part, [0.1, 0.5, 0.9]) for part in parts])
     return {
         "replies": len(scores),
         "shares": (counts / len(scores)).tolist(),
-        "rounds": numbers.tolist(),
+        "rounds": numbers,
         **{name: spread[:, i].tolist() for i, name in enumerate(("low", "middle", "high"))},
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from thistle.experiments.runfolder import write_atomically
 from thistle.report.pictures import plain
 from thistle.report.reading import Run, number, read_run
-from thistle.report.sources import distinct_names
+from thistle.report.sources import titles
 from thistle.report.statistics import mean_and_error
 from thistle.report.sweeps import Group, Sweep, leaders, pick, read_sweep
 from thistle.results.shown import FIGURES, mean_of
@@ -33,7 +33,7 @@ LED = r"Bold: the best of its row; $^*$: better than the next (Welch's $t$-test 
 def write_tables(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list[Path]:
     """All tables of these; returns the files."""
     made: dict[str, str] = {}
-    read = [read_run(run, name) for run, name in zip(runs, distinct_names(runs), strict=True)]
+    read = [read_run(run, name) for run, name in zip(runs, titles(runs), strict=True)]
     if read:
         made["runs"] = _runs(read)
     for path in sweeps:

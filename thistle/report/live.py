@@ -27,7 +27,7 @@ from thistle.protocol.text import printable
 from thistle.report.clients import Truth, VerdictLog, client_map
 from thistle.report.page import POLICY, bokeh_script, live_page, page_script
 from thistle.report.reading import inside, is_abandoned, read_run, run_id
-from thistle.report.sources import distinct_names, is_sweep, runs_below
+from thistle.report.sources import is_sweep, runs_below, titles
 from thistle.report.sweeps import as_page, read_sweep
 
 logger = logging.getLogger("thistle")
@@ -95,7 +95,7 @@ class Reader:
         folders = list(dict.fromkeys(folder for root in self.roots for folder in runs_below(root)))
         known = {run_id(folder): folder for folder in folders}
         self.runs = {key: self.runs.get(key) or Watched(folder) for key, folder in known.items()}
-        for watched, name in zip(self.runs.values(), distinct_names(folders), strict=True):
+        for watched, name in zip(self.runs.values(), titles(folders), strict=True):
             watched.look(name)
         self._look_at_sweeps()
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader
 
 from thistle.experiments.errors import UserError
 from thistle.experiments.runfolder import write_atomically
 from thistle.report.clients import Truth, VerdictLog, client_map
-from thistle.report.reading import read_run
-from thistle.report.sources import distinct_names
+from thistle.report.reading import inside, read_run, run_id
+from thistle.report.sources import runs_below, titles
 from thistle.report.sweeps import as_page, read_sweep
 
 ASSETS = Path(__file__).resolve().parent / "assets"
@@ -45,13 +48,13 @@ def page_script() -> str:
     return "\n".join(["'use strict';", *((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)])
 
 
-def report_data(runs: list[Path], sweeps: list[Path]) -> dict[str, Any]:
-    """Everything that the page shows of these folders."""
-    read = [read_run(folder, name) for folder, name in zip(runs, distinct_names(runs), strict=True)]
+def report_data(runs: list[Path], sweeps: list[Path], reports: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Everything that the page shows of these folders; `reports`: see `as_page`."""
+    read = [read_run(folder, name) for folder, name in zip(runs, titles(runs), strict=True)]
     return {
         "runs": [asdict(run) for run in read],
         "maps": {run.id: run_map(folder) for run, folder in zip(read, runs, strict=True)},
-        "sweeps": [as_page(read_sweep(folder)) for folder in sweeps],
+        "sweeps": [as_page(read_sweep(folder), reports) for folder in sweeps],
         "made": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
@@ -90,15 +93,25 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def write_page(runs: list[Path], sweeps: list[Path], target: Path | None = None) -> Path:
-    """The page of these folders as a file; default: report.html, in the folder if it is only one."""
+def write_page(runs: list[Path], sweeps: list[Path], target: Path | None = None, cells: bool = False) -> Path:
+    """The page of these folders as a file; default: report.html, in the folder if it is only one.
+
+    `cells`: every finished run of a sweep gets a page of its own in its folder, to which the sweep's page leads.
+    """
     alone = (runs + sweeps)[0] if len(runs + sweeps) == 1 else None
     target = target or (alone or Path()) / "report.html"
+    inner = [cell for sweep in sweeps for cell in runs_below(sweep) if inside(cell, "summary.json")] if cells else []
+    reports = {run_id(cell): _address(write_page([cell], []), target.parent) for cell in inner}
     title = f"Thistle: {alone.name}" if alone else f"Thistle: {len(runs) + len(sweeps)} experiments"
-    page = file_page(report_data(runs, sweeps), title)
+    page = file_page(report_data(runs, sweeps, reports), title)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, page.encode())
     except OSError as error:
         raise UserError(f"--output {target}: cannot be written: {error.strerror}") from None
     return target
+
+
+def _address(page: Path, folder: Path) -> str:
+    """Where a page in `folder` finds that page."""
+    return quote(os.path.relpath(page.resolve(), folder.resolve()))

@@ -53,7 +53,8 @@ def picture(path: Path, xlabel: str, ylabel: str, size: tuple[float, float] = (5
 
 
 def look(place: int) -> dict[str, str]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+    dash = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
 
 
 def draw_all(runs: Sequence[Path], sweeps: Sequence[Path], folder: Path) -> list[Path]:
@@ -98,6 +99,9 @@ def _draw_runs(runs: Sequence[Run], folder: Path) -> None:
             with picture(folder / f"{name}.png", "round", label) as axes:
                 for place, run in enumerate(runs):
                     _line(axes, run.columns.get("round", ()), values(run), label=run.name, **look(place))
+                classes = {len(run.by_class) for run in runs}
+                if name == "accuracy" and len(classes) == 1 and 0 not in classes:
+                    axes.axhline(1 / classes.pop(), color="grey", linewidth=0.8, label="guessing")
                 axes.grid(alpha=0.3)
     if any(run.withstood for run in runs):
         _draw_bars([run for run in runs if run.withstood], folder / "robust.png")
@@ -149,11 +153,18 @@ def _draw_clients(run: Path, folder: Path, name: str) -> None:
     cells = np.zeros((len(ids), len(columns)), np.uint8)
     cells[[rows[one] for one in clients.tolist()], at] = np.frombuffer(log.codes, np.uint8)
     _draw_map(cells, [one in bad for one in ids], columns, folder / f"clients-{name}.png")
-    found = distribution(rounds, clients, np.frombuffer(log.scores), truth)
+    found = distribution(log, truth)
     if found:
         with picture(folder / f"scores-{name}.png", "score", "share of replies") as axes:
             for kind, group in found["groups"].items():
                 axes.stairs(group["shares"], found["edges"], fill=True, alpha=0.55, color=TRUTH[kind], label=kind)
+            if found["threshold"]:
+                axes.axvline(
+                    found["threshold"]["typical"],
+                    color="black",
+                    linestyle=":",
+                    label=f"threshold, keeps what is {found['threshold']['keeps']}",
+                )
 
 
 def _draw_map(cells: np.ndarray, bad: Sequence[bool], rounds: np.ndarray, path: Path) -> None:

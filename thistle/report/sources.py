@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from thistle.deploy.submissions import folders_of
 from thistle.experiments.errors import UserError
+from thistle.sweeps.cells import show
 
 DEEP = 3
 """Levels below a folder at which runs are looked for."""
@@ -67,3 +70,28 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names) or parts >= max((len(one.parts) for one in folders), default=1):
             return names
         parts += 1
+
+
+def titles(folders: Sequence[Path]) -> list[str]:
+    """What people call these runs: a sweep's cells by their values and seed, all others by their folders."""
+    names = distinct_names(folders)
+    called = [_cells(folder.parent).get(folder.name, name) for folder, name in zip(folders, names, strict=True)]
+    return called if len(set(called)) == len(called) else names
+
+
+def _cells(home: Path) -> Mapping[str, str]:
+    """The titles of a sweep's cells by their folders; none if it cannot be read or is no sweep."""
+    plan = home / "sweep.json"
+    try:
+        return _titles(plan, plan.stat().st_mtime_ns)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+@lru_cache(maxsize=8)
+def _titles(plan: Path, changed: int) -> Mapping[str, str]:
+    """`changed`: for the cache, when the file was written; a live page asks twice a second."""
+    cells = json.loads(plan.read_text(encoding="utf-8"))["cells"]
+    return {
+        str(cell["folder"]): ", ".join([*map(show, cell["axes"].values()), f"seed {cell['seed']}"]) for cell in cells
+    }

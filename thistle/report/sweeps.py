@@ -218,8 +218,8 @@ def curve(group: Group, measure: str = "accuracy") -> dict[str, list[float]]:
     }
 
 
-def as_page(sweep: Sweep) -> dict[str, Any]:
-    """The sweep as the page wants it."""
+def as_page(sweep: Sweep, reports: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The sweep as the page wants it; `reports`: the addresses of its runs' own pages, by their ids."""
     finished = [run for group in sweep.groups for run in group.runs if run.status == "finished"]
     maps, bests = [], []
     for measure in sweep.measures:
@@ -237,7 +237,18 @@ def as_page(sweep: Sweep) -> dict[str, Any]:
         "measures": sweep.measures,
         "averaged": mean_of(number(run.summary.get("evaluations_averaged")) for run in finished),
         "further": _further(sweep),
-        "table": [{"axes": group.axes, "seeds": len(group.runs), "values": _row(group)} for group in sweep.groups],
+        "table": [
+            {
+                "axes": group.axes,
+                "seeds": len(group.runs),
+                "values": _row(group),
+                "runs": [
+                    {"id": run.id, "seed": number(run.experiment.get("seed")), "report": (reports or {}).get(run.id)}
+                    for run in group.runs
+                ],
+            }
+            for group in sweep.groups
+        ],
         "maps": maps,
         "bests": bests,
         "curves": [{"axes": group.axes, "seeds": len(group.runs), **curve(group)} for group in sweep.groups],

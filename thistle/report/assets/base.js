@@ -69,7 +69,8 @@ const card = (title, ...content) => el("div", {class: "card"}, el("h3", {}, titl
 
 const shade = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-// Okabe and Ito's colours, which people with any kind of colour vision can tell apart; then again with dashes.
+// Okabe and Ito's colours, which people with any kind of colour vision can tell apart; neighbours differ in their
+// dashes too, so that of two identical curves both are seen.
 const COLOURS = {
   light: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#b8860b", "#333333", "#56b4e9"],
   dark: ["#56b4e9", "#ff8c42", "#2fc79a", "#f0a6ce", "#b79cf0", "#f0d04a", "#e6eaed", "#7fa8c9"],
@@ -78,5 +79,5 @@ const DASHES = ["solid", "dashed", "dotted", "dashdot"];
 
 function look(place) {
   const own = COLOURS[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
-  return {colour: own[place % own.length], dash: DASHES[Math.floor(place / own.length) % DASHES.length]};
+  return {colour: own[place % own.length], dash: DASHES[(place + Math.floor(place / own.length)) % DASHES.length]};
 }

@@ -88,7 +88,8 @@ class Chart {
   }
 }
 
-// Lines over rounds (or whatever x is), some with a band around them. `set` may be called whenever there is news.
+// Lines over rounds (or whatever x is), some with a band around them; a `reference` is a thin line that is no result.
+// `set` may be called whenever there is news.
 class Lines extends Chart {
   constructor(host, {format = decimal, x = "round", y = "", whole = false, ...options}) {
     super(host, {x_axis_label: x, y_axis_label: y, ...options});
@@ -108,14 +109,14 @@ class Lines extends Chart {
       this.series.get(one.id).update(one);
     }
     this.now = series;
-    this.host.dataset.series = series.filter((one) => !one.hidden).length;
+    this.host.dataset.series = series.filter((one) => !one.hidden && !one.reference).length;
   }
 
   add(one) {
     const source = new Bokeh.ColumnDataSource({data: {x: [], y: [], low: [], high: []}});
     const f = this.figure;
     const band = one.low ? f.varea({field: "x"}, {field: "low"}, {field: "high"}, {source, fill_alpha: 0.18, level: "underlay"}) : null;
-    const line = f.line({field: "x"}, {field: "y"}, {source, line_width: 2});
+    const line = f.line({field: "x"}, {field: "y"}, {source, line_width: one.reference ? 1 : 2});
     const dots = f.scatter({field: "x"}, {field: "y"}, {source, size: 5});
     const drawn = [line, dots, band].filter(Boolean);
     let current = one;
@@ -132,7 +133,7 @@ class Lines extends Chart {
         dots.glyph.fill_color = one.colour; dots.glyph.line_color = one.colour;
         if (band) band.glyph.fill_color = one.colour;
         drawn.forEach((own) => { own.visible = !one.hidden; });
-        if (one.x.length > 60) dots.visible = false;
+        if (one.reference || one.x.length > 60) dots.visible = false;
       },
     };
   }

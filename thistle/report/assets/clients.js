@@ -142,11 +142,14 @@ function judge(map) {
 function drawScores(row, found) {
   if (!found) return [];
   const names = Object.keys(found.groups), colour = (name) => shade(name === "malicious" ? "malicious" : "honest");
+  const cut = found.threshold, ink = shade("ink");
   const key = () => el("div", {class: "key"}, names.map((name) => el("span", {}, el("i", {class: "swatch block", style: {background: colour(name)}}),
-    `${name} (${found.groups[name].replies} replies)`)));
+    `${name} (${found.groups[name].replies} replies)`)),
+    cut ? el("span", {}, el("i", {class: "swatch", style: {borderTopColor: ink, borderTopStyle: "dotted"}}), "threshold") : null);
   const one = el("div", {class: "chart", id: "scores"}), two = el("div", {class: "chart"});
-  row.append(card("Scores, all rounds", key(), one, el("p", {class: "quiet"}, "The outermost bars also count scores beyond the ends.")),
-    card("Scores over rounds", key(), two, el("p", {class: "quiet"}, "The line is the median; the band holds 80 % of the replies.")));
+  const kept = cut ? ` The filter keeps what is ${cut.keeps} its threshold; the dotted line is the median threshold` : "";
+  row.append(card("Scores, all rounds", key(), one, el("p", {class: "quiet"}, `The outermost bars also count scores beyond the ends.${kept && `${kept} of all rounds.`}`)),
+    card("Scores over rounds", key(), two, el("p", {class: "quiet"}, `The line is the median; the band holds 80 % of the replies.${kept && `${kept} of each round.`}`)));
   const bars = new Chart(one, {label: "histogram of the scores of honest and malicious replies", height: 260, x_axis_label: "score", y_axis_label: "share of replies"});
   bars.figure.yaxis.formatter = new Bokeh.NumeralTickFormatter({format: "0 %"});
   for (const name of names) {
@@ -154,8 +157,11 @@ function drawScores(row, found) {
     const drawn = bars.figure.quad({left, right, top: shares, bottom: 0, fill_color: colour(name), fill_alpha: 0.55, line_color: colour(name)});
     bars.hover([drawn], (_, at) => tip([name, `score ${decimal(left[at.index])} to ${decimal(right[at.index])}: ${percent(shares[at.index])}`]));
   }
+  if (cut && cut.typical >= found.edges[0] && cut.typical <= found.edges.at(-1)) bars.figure.add_layout(
+    new Bokeh.Span({location: cut.typical, dimension: "height", line_color: ink, line_dash: "dotted", line_width: 2}));
   const lines = new Lines(two, {label: "median and spread of the scores in each round", height: 260, y: "score"});
   lines.set(names.map((name) => ({id: name, name, colour: colour(name), dash: name === "malicious" ? "dashed" : "solid", x: found.groups[name].rounds,
-    y: found.groups[name].middle, low: found.groups[name].low, high: found.groups[name].high})));
+    y: found.groups[name].middle, low: found.groups[name].low, high: found.groups[name].high}))
+    .concat(cut ? [{id: "threshold", name: "threshold", colour: ink, dash: "dotted", reference: true, x: cut.rounds, y: cut.middle}] : []));
   return [bars, lines];
 }

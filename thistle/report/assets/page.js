@@ -4,7 +4,9 @@ const main = document.getElementById("main"), chips = document.getElementById("c
 const live = document.body.dataset.live === "yes";
 let parts = [];
 
-const FEW = 8;   // more lines than this cannot be told apart
+const FEW = 8;    // more lines than this cannot be told apart
+const MANY = 12;   // more buttons than this are folded away
+let unfolded = false;
 
 // With many runs, first show those that changed last.
 let introduced = false;
@@ -14,8 +16,8 @@ function introduce() {
   [...data.runs].sort((a, b) => b.changed - a.changed).slice(FEW).forEach((run) => hidden.add(run.id));
 }
 
-function showAll(on) {
-  data.runs.forEach((run) => on ? hidden.delete(run.id) : hidden.add(run.id));
+function showOnly(ids) {
+  data.runs.forEach((run) => ids.has(run.id) ? hidden.delete(run.id) : hidden.add(run.id));
   refresh();
 }
 
@@ -28,9 +30,11 @@ function drawChips() {
     }}, el("i", {class: "swatch", style: {borderTopColor: own.colour, borderTopStyle: own.dash === "dashdot" ? "dashed" : own.dash}}), run.name,
       live ? state(run) : null);
   });
-  if (about.length > 2) about.push(el("button", {type: "button", onclick: () => showAll(true)}, "all"), el("button", {type: "button", onclick: () => showAll(false)}, "none"));
+  if (about.length > 2) about.push(el("button", {type: "button", onclick: () => showOnly(new Set(data.runs.map((run) => run.id)))}, "all"), el("button", {type: "button", onclick: () => showOnly(new Set())}, "none"));
   const focused = chips.contains(document.activeElement) ? document.activeElement.dataset.run : null;
-  empty(chips).append(...about);
+  const shown = data.runs.filter((run) => !hidden.has(run.id)).length;
+  empty(chips).append(...(data.runs.length <= MANY ? about : [el("details", {open: unfolded, ontoggle: (event) => { unfolded = event.target.open; }},
+    el("summary", {}, `${shown} of ${data.runs.length} runs are shown; choose`), el("div", {class: "chips-within"}, about))]));
   if (focused) chips.querySelector(`[data-run="${focused}"]`)?.focus();
 }
 

@@ -1,4 +1,4 @@
-// What clinicians ask of a model at the last evaluation: one table per run, one line per class, and its sites.
+// What clinicians ask of a model at the last evaluation: one table per run, one line per class, and sites' own tests.
 
 const MOST_TAKEN = 20;   // classes: a wider confusion matrix cannot be read
 
@@ -11,7 +11,7 @@ function quality() {
     const now = JSON.stringify(runs.map((run) => [run.id, run.quality]));
     if (now === drawn) return;
     drawn = now;
-    place.replaceChildren(place.firstElementChild, ...runs.flatMap((run) => [classTable(run), siteTable(run)].filter(Boolean)));
+    place.replaceChildren(place.firstElementChild, ...runs.flatMap((run) => [classTable(run), ownTests(run)].filter(Boolean)));
   }};
 }
 
@@ -24,7 +24,7 @@ function classTable(run) {
 }
 
 // A site's own test of the model, on data that it held out.
-function siteTable(run) {
+function ownTests(run) {
   const rows = (run.quality.site_scores ?? []).map((site) => [`client ${site.client}`, percent(site.accuracy), decimal(site.loss), String(site.examples)]);
   return rows.length ? table([`${run.name}: on the sites' own data, as they report`, "accuracy", "loss", "examples"], rows, [1, 2, 3]) : null;
 }

@@ -45,7 +45,7 @@ function overview(runs) {
     const x = run.experiment, found = run.summary.detection ?? {filter: detected(run, "filter").total, whole: detected(run, "whole").total};
     const robust = Object.entries(run.withstood).filter(([name]) => name !== "natural").sort((a, b) => a[1] - b[1])[0];
     const seconds = column(run, "seconds").slice(1).sort((a, b) => a - b);
-    return [run.name, state(run), `${last(column(run, "round")) ?? 0} / ${x.rounds ?? "?"}`, x["task.name"] ?? "–", x["strategy.name"] ?? "–",
+    return [run.name, state(run), progress(run), x["task.name"] ?? "–", x["strategy.name"] ?? "–",
       run.deployed ? "unknown" : x["attack.kind"] === "none" || !x["attack.kind"] ? "none" : `${x["attack.kind"]} ${percent(x["attack.fraction"])}`,
       percent(last(column(run, "accuracy"))), percent(best(column(run, "accuracy"))), meanOfLast(run),
       robust ? `${robust[0]} ${percent(robust[1])}` : "–", both(found, "precision"), both(found, "recall"),
@@ -53,7 +53,8 @@ function overview(runs) {
   });
   const notes = runs.flatMap((run) => [...(run.status === "failed" || run.status === "stopped" ? [run.message] : []), ...run.problems]
     .filter(Boolean).map((text) => el("p", {class: "problem"}, `${run.name}: ${text}`)));
-  return section("overview", "Overview", ...finding(runs), known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
+  const bare = live && !some(runs, "round") ? [el("p", {class: "quiet"}, "No round has ended yet; the charts appear after the first one.")] : [];
+  return section("overview", "Overview", ...finding(runs), ...bare, known(head, rows, (i) => i === 2 || i > 5), further(runs), ...notes);
 }
 
 // Real hospitals, by name: each one's outcomes, and which ones somebody should ask.
@@ -94,6 +95,19 @@ function further(runs) {
   return rows.some((row) => row.slice(1).some((cell) => cell !== "–")) ? known(head, rows, (i) => i > 0) : null;
 }
 
+// How far it is and, while it runs, how long it will still take.
+function progress(run) {
+  const done = last(column(run, "round")) ?? 0, all = run.experiment.rounds;
+  const seconds = column(run, "seconds").slice(1).filter((value) => value != null).sort((a, b) => a - b);
+  const left = run.status === "running" && seconds.length && all > done ? (all - done) * seconds[Math.floor(seconds.length / 2)] : null;
+  return `${done} / ${all ?? "?"}${left == null ? "" : `, ${duration(left)} left`}`;
+}
+
+function duration(seconds) {
+  const minutes = Math.round(seconds / 60);
+  return seconds < 90 ? `${Math.max(1, Math.round(seconds))}\u00a0s` : minutes < 90 ? `${minutes}\u00a0min` : `${decimal(minutes / 60, 2)}\u00a0h`;
+}
+
 function lifespan({backdoor_lifespan: rounds, backdoor_lifespan_reason: reason}) {
   return rounds != null ? `${rounds} rounds` : reason ?? "–";
 }
@@ -119,6 +133,15 @@ function along(run, kind, values) {
   return {...style(run), x: known.map((i) => x[i]), y: known.map((i) => values[i])};
 }
 
+// What guessing would reach, if all runs have the same classes.
+function chance(kind) {
+  const classes = new Set(data.runs.map((run) => run.by_class.length));
+  const ends = data.runs.filter((run) => !hidden.has(run.id)).flatMap((run) => along(run, kind, column(run, "accuracy")).x);
+  if (classes.size !== 1 || classes.has(0) || !ends.length) return [];
+  const level = 1 / [...classes][0], x = ends.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
+  return [{id: "chance", name: "guessing", colour: shade("quiet"), dash: "solid", reference: true, x, y: [level, level]}];
+}
+
 // A card with one line chart whose kind the reader can change; `again` draws what is new.
 function lineCard(title, options, series) {
   const host = el("div", {class: "chart"});
@@ -127,7 +150,7 @@ function lineCard(title, options, series) {
     again(fresh = false) {
       if (fresh && chart) { chart.remove(); chart = null; empty(host); }
       const lines = series();
-      const bare = lines.every((one) => one.x.length === 0);
+      const bare = lines.every((one) => one.reference || one.x.length === 0);
       made.card.hidden = bare && !chart;
       if (made.card.hidden) return;
       chart ??= new Lines(host, {label: `${title}: a line chart; the numbers are below`, ...options()});
@@ -147,7 +170,7 @@ function diverged() {
 function curves() {
   const shown = {along: "round", loss: "loss", log: diverged(), attack: "", client: "worst"};
   const accuracy = lineCard("Accuracy on the test set", () => ({x: ALONG[shown.along][0], format: percent}),
-    () => data.runs.map((run) => along(run, shown.along, column(run, "accuracy"))));
+    () => [...data.runs.map((run) => along(run, shown.along, column(run, "accuracy"))), ...chance(shown.along)]);
   const loss = lineCard("Loss", () => ({x: ALONG[shown.along][0], y_axis_type: shown.log ? "log" : "linear"}),
     () => data.runs.map((run) => along(run, shown.along, column(run, shown.loss))));
   const attacks = [...new Set(data.runs.flatMap((run) => Object.keys(run.robust)))];
@@ -238,14 +261,24 @@ function cost() {
   const shown = {total: "each"};
   const values = (run, name, unit) => (shown.total === "each" ? column(run, name) : running(column(run, name))).map((value) => value / unit);
   const measures = [["seconds", "Seconds", 1], ["seconds_defence", "Seconds in the defence", 1], ["bytes_up", "MB from clients to the server", 1e6], ["bytes_down", "MB from the server to clients", 1e6]];
+  const same = (name) => data.runs.every((run) => new Set(column(run, name).filter((value) => value != null)).size < 2);
   const all = measures.map(([name, title, unit]) => lineCard(title, () => ({height: 240}),
-    () => data.runs.map((run) => along(run, "round", values(run, name, unit)))));
+    () => same(name) ? [] : data.runs.map((run) => along(run, "round", values(run, name, unit)))));
+  const told = el("p");
+  const tell = () => told.replaceChildren(measures.filter(([name]) => same(name) && some(data.runs, name)).map(([name, title]) => steady(name, title)).join(" "));
   const controls = el("div", {class: "controls"}, choice("show", [["each", "each round"], ["total", "in total"]], "each",
     (value) => { shown.total = value; all.forEach((one) => one.again()); }));
   return {
-    section: section("cost", "Time and traffic", controls, el("div", {class: "cards three"}, all.map((one) => one.card))),
-    again: () => all.forEach((one) => one.again()),
+    section: section("cost", "Time and traffic", controls, told, el("div", {class: "cards three"}, all.map((one) => one.card))),
+    again: () => { tell(); all.forEach((one) => one.again()); },
   };
+}
+
+// What is the same in every round is a number, not a chart.
+function steady(name, title) {
+  const text = (run) => { const all = column(run, name), each = last(all); return name.startsWith("bytes") ? size(each) : decimal(each); };
+  const each = new Set(data.runs.map(text));
+  return `${title.replace(/^MB /, "Sent ")}: ${each.size === 1 ? [...each][0] : data.runs.map((run) => `${run.name} ${text(run)}`).join(", ")} in every round.`;
 }
 
 function settings() {

@@ -16,10 +16,23 @@ function sweepSections(sweep, number) {
   made.push(section(`${id}-table`, "All results", el("p", {class: "quiet"}, `Accuracy is the ${sweep.averaged} of each run. Mean over seeds ± one standard error.`), table(
     [...Object.keys(sweep.axes), ...sweep.measures, "seeds"],
     sweep.table.map((row) => [...Object.keys(sweep.axes).map((key) => row.axes[key] ?? "–"), ...sweep.measures.map((name) => withError(row.values[name])),
-      `${Math.max(0, ...Object.values(row.values).map((one) => one.seeds))} of ${row.seeds}`]),
+      seedsOf(row)]),
     [...sweep.measures.map((_, i) => Object.keys(sweep.axes).length + i), Object.keys(sweep.axes).length + sweep.measures.length])));
   if (sweep.further.length) made.push(furtherTable(sweep, id));
   return made;
+}
+
+// How many seeds have finished, each one with a way to its run: its curves on this page, or its own report.
+function seedsOf(row) {
+  const done = `${Math.max(0, ...Object.values(row.values).map((one) => one.seeds))} of ${row.seeds}`;
+  const ways = row.runs.map((run) => data.runs.some((one) => one.id === run.id) ? el("button", {type: "button", class: "link", onclick: () => showRun(run.id)}, `seed ${run.seed}`)
+    : run.report ? el("a", {href: run.report}, `seed ${run.seed}`) : null).filter(Boolean);
+  return ways.length ? el("span", {}, done, ": ", ...ways.flatMap((way, i) => i ? [" ", way] : [way])) : done;
+}
+
+function showRun(id) {
+  showOnly(new Set([id]));
+  document.getElementById("curves")?.scrollIntoView();
 }
 
 // What `thistle stress` found: the worst case first, then everything that was tried.
