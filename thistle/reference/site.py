@@ -1,4 +1,4 @@
-"""What `make docs` adds to the documents: a page for each strategy and each attack, made from the registration.
+"""What `make docs` adds to the documents: a page for each strategy and attack, from the registration, and notebooks.
 
 mkdocs reads this file as a hook. The pages exist in the site only, so they are never stale.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thistle.reference.methods import attack_pages, strategy_pages
+from thistle.reference.notebooks import notebook_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -55,6 +57,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for section, pages in PAGES.items():
         for name, text in pages().items():
             files.append(File.generated(config, _path(section, name), content=text))
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        page = notebook_page(Path(str(file.abs_src_path)))
+        files.append(File.generated(config, file.src_uri.replace(".ipynb", ".md"), content=page))
     return files
 
 
