@@ -42,6 +42,14 @@ def test_a_sweep_becomes_one_table_with_defences_side_by_side(tmp_path: Path) ->
         assert [r"\textbf" in cell for cell in cells] == [mean == max(means) for mean in means]
 
 
+def test_one_seed_has_no_error_and_no_significance(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "a_sweep", seeds=1, axes=AXES)
+    assert CliRunner().invoke(app, ["report", str(sweep), "--latex", str(tmp_path / "tex")]).exit_code == 0
+    (file,) = (tmp_path / "tex").iterdir()
+    text = file.read_text(encoding="utf-8")
+    assert "one seed. Bold: the best of its row." in text and r"$\pm$" not in text and "Welch" not in text
+
+
 def test_runs_become_one_table(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, rounds=8).path for name in ("one_run", "other")]
     where = ["--output", str(tmp_path / "all.html"), "--latex", str(tmp_path / "tex")]

@@ -12,7 +12,7 @@ from thistle.experiments.runfolder import write_atomically
 from thistle.report.pictures import plain
 from thistle.report.reading import Run, number, read_run
 from thistle.report.sources import titles
-from thistle.report.statistics import mean_and_error
+from thistle.report.statistics import mean_and_error, over_seeds
 from thistle.report.sweeps import Group, Sweep, leaders, pick, read_sweep
 from thistle.results.shown import FIGURES, mean_of
 
@@ -27,6 +27,7 @@ SPECIAL = {
     "×": r"$\times$",
 }
 GREEK = re.compile(r"GREEK SMALL LETTER (\w+)$")
+BEST = "Bold: the best of its row."
 LED = r"Bold: the best of its row; $^*$: better than the next (Welch's $t$-test over seeds, 5\,\%, Holm)."
 
 
@@ -126,11 +127,11 @@ def _by_defence(sweep: Sweep, measure: str) -> str:
         for point, line in lines.items()
     ]
     seeds = max((len(group.values.get(measure, ())) for group in sweep.groups), default=0)
-    caption = escaped(f"{measure[:1].upper()}{measure[1:]} in %, mean ± standard error over {seeds} seeds.")
+    caption = escaped(f"{measure[:1].upper()}{measure[1:]} in %, {over_seeds(seeds)}.")
     return table(
         [*map(escaped, others), *map(escaped, sweep.axes[across])],
         rows,
-        f"{caption} {LED}" if sweep.strategy else caption,
+        f"{caption} {LED if seeds > 1 else BEST}" if sweep.strategy else caption,
         plain(f"{sweep.name}-{measure}"),
         len(others),
     )

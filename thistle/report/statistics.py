@@ -16,6 +16,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     return fmean(values), standard_error(values)
 
 
+def over_seeds(count: int) -> str:
+    """What a table's figures are, for its caption."""
+    return "one seed" if count == 1 else f"mean ± standard error over {count} seeds"
+
+
 def standard_error(values: Sequence[float]) -> float | None:
     """Of their mean; one value has none."""
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from thistle.experiments.runfolder import detection_parts, read_json, write_atomically, write_json
 from thistle.experiments.settings import Value
-from thistle.report.statistics import mean_and_error
+from thistle.report.statistics import mean_and_error, over_seeds
 from thistle.results.shown import FIGURES as MEASURED
 from thistle.results.shown import Figure, lifespan, mean_of
 from thistle.sweeps.cells import Cell, show
@@ -226,7 +226,7 @@ def write_markdown(grid: Grid, findings: Sequence[Finding], failed: Mapping[str,
     """sweep.md: a table for each metric, then everything else in one, what was expected, and what went wrong."""
     sweep = grid.sweep
     seeds = ", ".join(map(str, sweep.seeds))
-    about = f"Accuracy in %: each run's {grid.averaged}, then mean ± standard error over the seeds {seeds}."
+    about = f"Accuracy in %: each run's {grid.averaged}; {over_seeds(len(sweep.seeds))} ({seeds})."
     parts = [f"# {sweep.name}", sweep.about, about]
     if grid.across:
         parts[-1] += f" Columns: {grid.across.name}."

@@ -12,6 +12,7 @@ from typing import Any
 from thistle.attacks.stress.suite import SUITES, VERSION
 from thistle.experiments.runfolder import write_atomically
 from thistle.experiments.settings import Value
+from thistle.report.statistics import over_seeds
 from thistle.sweeps.cells import Cell
 from thistle.sweeps.files import Axis, Sweep
 from thistle.sweeps.tables import markdown, spread, write_plan
@@ -70,7 +71,7 @@ def _markdown(found: Found) -> str:
     experiment = found.nobody.cells[0].experiment
     parts = [
         f"# {question.name}: the worst case of {experiment.strategy.name} on {experiment.task.name}",
-        f"Suite {VERSION}, {question.suite}. Mean ± standard error over {plan.seeds} seeds, in %. "
+        f"Suite {VERSION}, {question.suite}. Figures in %: {over_seeds(plan.seeds)}. "
         f"Runs of {plan.rounds} rounds, short ones of {plan.pause}."
         + (f" Shortened to fit into {question.budget:g} minutes." if plan.shortened else ""),
         "\n".join(f"- {row['quote']}" for row in found.results),
