@@ -65,7 +65,15 @@ PAPERS: dict[str, dict[str, Any]] = {
 }
 
 
-OF_OUR_OWN = ("rofsl-table1-cifar-short", "attacks-digits", "evidence-digits", "rofsl-decoupled", "joint-digits")
+OF_OUR_OWN = (
+    "backdoors-cifar10",
+    "backdoors-fashion",
+    "rofsl-table1-cifar-short",
+    "attacks-digits",
+    "evidence-digits",
+    "rofsl-decoupled",
+    "joint-digits",
+)
 """Sweeps that are no paper's whole table."""
 
 
