@@ -34,7 +34,7 @@ def measure(size: int, clients: int, keep: bool, place: Path) -> tuple[float, fl
     experiment = Experiment.of({"run.audit": "on", "run.keep-replies": keep, "task.clients": clients})
     folder = RunFolder(place)
     audit = Audit(experiment, folder, deployed=False)
-    grid = CohortGrid(None, Hosts(clients, clients), lambda _: 1, chunk=0, limit=1.0)  # type: ignore[arg-type]
+    grid = CohortGrid(None, Hosts(clients, clients), lambda _: 1, chunk=0, most=1, limit=1.0)  # type: ignore[arg-type]
     audit.listen(grid)
     verdicts = [Verdict(client, "accepted", score=0.1, threshold=0.05, weight=0.1) for client in range(clients)]
     seconds, busy = [], []

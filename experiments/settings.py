@@ -279,7 +279,8 @@ class Runtime(Section):
     workers: Natural = 0
     """Hosts that train; 0: one per core."""
     chunk: Natural = 0
-    """Clients per message to a host; 0: all its clients of the round. Use smaller chunks for hosts of unequal speed."""
+    """Clients per message to a host; 0: all its clients of the round, or as many as reply with 32 MiB. Use smaller
+    chunks for hosts of unequal speed."""
     ray_address: str = ""
     """`HOST:PORT` of a Ray cluster to run on, see [scale](scale.md); empty: a private Ray on this machine."""
     max_clients_per_node: Positive = 10_000

@@ -17,4 +17,5 @@ class Answer:
     numbers: dict[str, Number]
     """Its metrics, `num-examples` among them."""
     arrays: dict[str, np.ndarray]
-    """Its model, in the model's own order: views of the bytes that came, read only."""
+    """Its model, in the model's own order: views of the bytes that came, read only. Only its buffers, where the updates
+    are kept instead."""

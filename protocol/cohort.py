@@ -39,7 +39,8 @@ def _is_shared(name: str, record: Record, contents: Mapping[int, RecordDict]) ->
 
 def unpack_request(content: RecordDict) -> dict[int, RecordDict]:
     """What each client of this host should see."""
-    ids = cast(list[int], content.config_records[RECORD]["ids"])
+    asked = cast(ConfigRecord, content[RECORD])  # content.config_records would keep all of it until a collection
+    ids = cast(list[int], asked["ids"])
     shared: dict[str, Record] = {}
     own: dict[str, dict[str, Record]] = {}
     for key, record in content.items():

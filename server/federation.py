@@ -42,6 +42,7 @@ from thistle.server.recording.recorder import Recorder
 from thistle.server.recording.sites import outcomes
 from thistle.server.sites import Sites
 from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
+from thistle.server.transport.dispatch import MESSAGE
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
 from thistle.server.transport.memories import Memories
@@ -92,9 +93,12 @@ class Federation:
             task.classes,
             lambda client: cap if hosts.has_own_data(client) else min(cap, task.partition.size(client)),
             keeps_updates=blocks or self.clipping is not None,
+            keeps_models=not blocks,
         )
         limit = experiment.client.time_limit
-        self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=experiment.runtime.chunk, limit=limit)
+        most = max(1, MESSAGE // max(1, self.layout.num_bytes))
+        chunk = experiment.runtime.chunk
+        self.grid = CohortGrid(inner, hosts, task.partition.size, chunk=chunk, most=most, limit=limit)
         self.sites = Sites(self.grid, self.facts, experiment.client.timeout)
         self.memories = None if deployed else Memories(experiment)
         self.audit = Audit(experiment, folder, deployed)
@@ -218,7 +222,7 @@ class Federation:
         self.folder.set_status("running")
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[Verdict]]:
-        """1 configure ▶ 2 send ▶ 3 overlap ▶ 4 wait ▶ 5 guard ▶ 6 clip ▶ 7 aggregate."""
+        """1 configure ▶ 2 send ▶ 3 overlap ▶ 4 guard each reply as it comes ▶ 5 clip ▶ 6 aggregate."""
         started = time.perf_counter()
         client = self.experiment.client
         reseed_globals(self.experiment.seed, "server", number)
@@ -227,12 +231,12 @@ class Federation:
         messages = self._configure(number, rate)
         pending = self.grid.send(self._with_memories(messages), client.timeout)
         ahead = self._overlap(messages)
-        replies = pending.wait() if self.memories is None else self.memories.take(pending.wait())
-        replied = time.perf_counter()
-        self._close()
+        replies = pending.replies() if self.memories is None else self.memories.take(pending.replies())
         asked = [message.metadata.dst_node_id for message in messages]
         ranks = _ranks(messages)
         inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number), ranks)
+        replied = time.perf_counter()
+        self._close()
         for stray in inspection.strays:
             logger.warning("round %d: %s", number, stray)
         self.strategy.penalise([v.client for v in inspection.verdicts if v.verdict == "rejected"])

@@ -24,10 +24,6 @@ from thistle.server.transport.reply import Reply
 __all__ = ["Expected", "Guard", "Inspection"]
 
 
-class Failed(Exception):
-    """There is no reply to check. The text is the reason."""
-
-
 @dataclass
 class Inspection:
     """What a round's replies came to: answers and verdicts in the order of client ids."""
@@ -52,21 +48,33 @@ class Terms:
 
 @dataclass
 class Mail:
-    """One asked client's replies: to this round's request, and to others."""
+    """What one asked client's replies came to."""
 
-    current: list[Reply] = field(default_factory=list)
+    row: int
+    replies: int = 0
+    """To this round's request."""
     late: bool = False
+    """Whether there was one to another round's."""
+    verdict: Verdict | None = None
+    """On the first of them."""
+    answer: Answer | None = None
 
 
 class Guard:
     """Checks replies against the model that was sent and the bounds the server sets."""
 
     def __init__(
-        self, layout: Layout, classes: int, max_examples: Callable[[int], int], keeps_updates: bool = True
+        self,
+        layout: Layout,
+        classes: int,
+        max_examples: Callable[[int], int],
+        keeps_updates: bool = True,
+        keeps_models: bool = True,
     ) -> None:
-        """`keeps_updates`: the strategy wants them as a block; Flower's own go by the models."""
+        """`keeps_updates`: the strategy wants them as a block. `keeps_models`: it goes by the models, as Flower's own
+        do; otherwise an answer holds the buffers only, and nothing of the reply as it came."""
         self.layout, self.classes, self.max_examples = layout, classes, max_examples
-        self.keeps_updates = keeps_updates
+        self.keeps_updates, self.keeps_models = keeps_updates, keeps_models
 
     def inspect(
         self,
@@ -77,40 +85,61 @@ class Guard:
         group_id: str,
         ranks: Mapping[int, float] | None = None,
     ) -> Inspection:
-        """Judge the replies to this round's request; `group_id` is what the request carried.
+        """Judge the replies to this round's request as they come; `group_id` is what the request carried.
 
         `ranks`: the clients that were asked for factors, and of which rank; the others owe a model.
         """
         terms = Terms(Sent.of(sent, self.layout), expected, ranks or {})
-        caps = {client: self.max_examples(client) for client in sorted(set(asked))}
-        rows = len(caps) if self.keeps_updates else 1
+        mails = {client: Mail(row) for row, client in enumerate(sorted(set(asked)))}
+        rows = len(mails) if self.keeps_updates else 1
         updates = np.empty((rows, self.layout.size), np.float32)  # numpy's large arrays lie in huge pages
-        came = list(replies)
-        inspection = Inspection(updates, num_bytes=sum(_size(reply.records or {}) for reply in came))
-        mails = _sort(came, caps, group_id, inspection.strays)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for client, cap in caps.items():
-                row = updates[len(inspection.answers) if self.keeps_updates else 0]
-                inspection.verdicts.append(self._judge(client, mails[client], terms, cap, row, inspection))
+        inspection = Inspection(updates)
+        for reply in replies:
+            inspection.num_bytes += _size(reply.records or {})
+            mail = _sort(reply, mails, group_id, inspection.strays)
+            if mail and mail.replies == 1:
+                self._judge(reply, mail, terms, updates[mail.row if self.keeps_updates else 0])
+        for client, mail in mails.items():
+            self._conclude(client, mail, inspection)
         if self.keeps_updates:
             inspection.updates = updates[: len(inspection.answers)]
         return inspection
 
-    def _judge(
-        self, client: int, mail: Mail, terms: Terms, cap: int, row: np.ndarray, inspection: Inspection
-    ) -> Verdict:
-        """Add the answer of a client whose reply is good, and its update in `row`; return the verdict."""
+    def _judge(self, reply: Reply, mail: Mail, terms: Terms, row: np.ndarray) -> None:
+        """The verdict on this reply; if it is good, its answer, and its update in `row`."""
+        client = reply.client
+        if reply.records is None:
+            reason = last_line(reply.failure)
+            failure = reason if reason in ("timeout", "busy") else f"failed: {reason}"
+            mail.verdict = Verdict(client, "failed", reason=printable(failure))
+            return
+        cap = self.max_examples(client)
         try:
-            answer = self.read(client, _only_records(mail), terms, cap, row)
-        except Failed as failure:
-            return Verdict(client, "failed", reason=printable(failure))
+            with np.errstate(over="ignore", invalid="ignore"):
+                mail.answer = self.read(client, reply.records, terms, cap, row)
+            mail.verdict = Verdict(client, "accepted")
         except Rejected as broken:
-            return Verdict(client, "rejected", step="guard", reason=printable(broken))
+            mail.verdict = _rejected(client, broken)
         except Exception as error:  # whatever a reply made us trip over is that reply's fault alone
-            reason = printable(f"records: {type(error).__name__}: {error}")
-            return Verdict(client, "rejected", step="guard", reason=reason)
-        inspection.answers.append(answer)
-        return Verdict(client, "accepted")
+            mail.verdict = _rejected(client, f"records: {type(error).__name__}: {error}")
+
+    def _conclude(self, client: int, mail: Mail, inspection: Inspection) -> None:
+        """Add the client's verdict and, if it is accepted, its answer; its row follows that of the last accepted one.
+
+        A client that replied twice is rejected altogether: neither reply is the one to believe. Nobody can do this to
+        another client, because the grid matches replies to requests, so both came from the client's own host.
+        """
+        verdict = mail.verdict or Verdict(client, "failed", reason="timeout")
+        if mail.replies > 1:
+            verdict = _rejected(client, f"duplicate: {mail.replies} replies")
+        elif mail.late and not mail.replies:
+            verdict = _rejected(client, "not asked: a reply of another round")
+        elif mail.answer is not None:
+            place = len(inspection.answers)
+            if self.keeps_updates and place < mail.row:
+                inspection.updates[place] = inspection.updates[mail.row]
+            inspection.answers.append(mail.answer)
+        inspection.verdicts.append(verdict)
 
     def read(self, client: int, records: Mapping[str, Record], terms: Terms, cap: int, row: np.ndarray) -> Answer:
         """The answer that these records hold, or Rejected; the update goes into `row`."""
@@ -121,6 +150,8 @@ class Guard:
             model = read_model(arrays, self.layout, terms.sent, row)
         else:
             model = read_factors(arrays, self.layout, terms.sent, rank, row)
+        if not self.keeps_models:
+            model = {entry.name: np.array(model[entry.name]) for entry in self.layout.buffers}
         return Answer(client, numbers, model)
 
 
@@ -131,33 +162,19 @@ def _size(records: Mapping[str, Record]) -> int:
     return sum(len(one) for one in data if type(one) is bytes)
 
 
-def _sort(replies: Iterable[Reply], asked: Collection[int], group_id: str, strays: list[str]) -> dict[int, Mail]:
-    """The asked clients' mail. Replies of others, or of other rounds, are strays."""
-    mails = {client: Mail() for client in asked}
-    for reply in replies:
-        client, group = reply.client, reply.group
-        if type(client) is not int or client not in mails:
-            strays.append(printable(f"not asked: client {client}"))
-        elif group != group_id:
-            strays.append(printable(f"not asked: client {client} replied to round {group} in round {group_id}"))
-            mails[client].late = True
-        else:
-            mails[client].current.append(reply)
-    return mails
+def _sort(reply: Reply, mails: Mapping[int, Mail], group_id: str, strays: list[str]) -> Mail | None:
+    """Whose reply this is. Replies of clients that were not asked, or of other rounds, are strays: None."""
+    client, group = reply.client, reply.group
+    if type(client) is not int or client not in mails:
+        strays.append(printable(f"not asked: client {client}"))
+        return None
+    if group != group_id:
+        strays.append(printable(f"not asked: client {client} replied to round {group} in round {group_id}"))
+        mails[client].late = True
+        return None
+    mails[client].replies += 1
+    return mails[client]
 
 
-def _only_records(mail: Mail) -> Mapping[str, Record]:
-    """The records of a client's one reply.
-
-    A client that replied twice is rejected altogether: neither reply is the one to believe. Nobody can do this to
-    another client, because the grid matches replies to requests, so both came from the client's own host.
-    """
-    if not mail.current:
-        raise Rejected("not asked: a reply of another round") if mail.late else Failed("timeout")
-    if len(mail.current) > 1:
-        raise Rejected(f"duplicate: {len(mail.current)} replies")
-    reply = mail.current[0]
-    if reply.records is None:
-        reason = last_line(reply.failure)
-        raise Failed(reason if reason in ("timeout", "busy") else f"failed: {reason}")
-    return reply.records
+def _rejected(client: int, reason: object) -> Verdict:
+    return Verdict(client, "rejected", step="guard", reason=printable(reason))

@@ -7,6 +7,7 @@ process fails alone.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ logger = logging.getLogger("thistle")
 
 HOST_LOST = (ErrorCode.UNKNOWN, ErrorCode.CLIENT_APP_CRASHED)
 """What Flower says of a worker that died, and of a ClientApp's process that stopped responding."""
+MESSAGE = 1 << 25
+"""Bytes of models in one host's message, about: several copies of it are alive until its clients' replies are checked.
+"""
 TRIES = 4
 """How often a client is sent alone before its process's death is its own fault."""
 
@@ -56,16 +60,21 @@ class Chunk:
         )
 
 
-def balance(messages: Sequence[Message], size: Callable[[int], int], hosts: int, chunk: int) -> list[list[Message]]:
-    """Chunks of equal work: as many as hosts, or (`chunk` > 0) of this many clients each; the largest first."""
+def balance(
+    messages: Sequence[Message], size: Callable[[int], int], hosts: int, chunk: int, most: int
+) -> list[list[Message]]:
+    """Chunks of equal work, the same number for each host, with at most `most` clients; or (`chunk` > 0) of this many
+    clients, the largest first."""
     ordered = sorted(messages, key=lambda message: -size(message.metadata.dst_node_id))
     if chunk:
         return [ordered[start : start + chunk] for start in range(0, len(ordered), chunk)]
-    loads, chunks = [0] * hosts, [list[Message]() for _ in range(hosts)]
+    count = hosts * math.ceil(len(ordered) / (hosts * most))
+    loads, chunks = [0.0] * count, [list[Message]() for _ in range(count)]
     for message in ordered:
         lightest = loads.index(min(loads))
         chunks[lightest].append(message)
-        loads[lightest] += size(message.metadata.dst_node_id)
+        full = len(chunks[lightest]) == most
+        loads[lightest] += math.inf if full else size(message.metadata.dst_node_id)
     return [chunk for chunk in chunks if chunk]
 
 

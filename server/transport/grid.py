@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -63,10 +62,13 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
 class CohortGrid(GridAround):
     """A grid of logical nodes over the hosts of `inner`."""
 
-    def __init__(self, inner: Grid, hosts: Hosts, size: Callable[[int], int], *, chunk: int, limit: float) -> None:
-        """`size`: a client's share of the work; `chunk`: clients per message, 0: all; `limit`: seconds per client."""
+    def __init__(
+        self, inner: Grid, hosts: Hosts, size: Callable[[int], int], *, chunk: int, most: int, limit: float
+    ) -> None:
+        """`size`: a client's share of the work; `chunk`: clients per message, 0: a host's share of them, in messages of
+        at most `most`; `limit`: seconds per client."""
         self.inner, self.hosts, self.size = inner, hosts, size
-        self.chunk, self.limit = chunk, limit
+        self.chunk, self.most, self.limit = chunk, most, limit
         self.on_send: list[Callable[[Sequence[Message]], None]] = []
         """Called with a round's messages before they go out."""
         self.on_reply: list[Callable[[Reply], None]] = []
@@ -165,24 +167,24 @@ class CohortGrid(GridAround):
         round.feed(self._free())
         return Pending(self, round)
 
-    def receive(self, round: Dispatch) -> list[Reply]:
-        """All replies of the round until its deadline; never ends early."""
-        replies: list[Reply] = []
-        while not round.is_over:
-            new = round.collect()
-            for reply, listener in product(new, self.on_reply):
-                listener(reply)
-            replies += new
-            if round.is_late:
-                break
-            if self._pings:
-                self._take_in()
-            round.feed(self._free())
-            if not round.is_over and not new:
-                REPLIES.wait()
+    def receive(self, round: Dispatch) -> Iterator[Reply]:
+        """All replies of the round until its deadline, as they come; never ends early. None of them is kept here."""
+        late = False
+        while not (round.is_over or late):
+            new, late = deque(round.collect()), round.is_late
+            if not late:
+                if self._pings:
+                    self._take_in()
+                round.feed(self._free())
+                if not (round.is_over or new):
+                    REPLIES.wait()
+            while new:
+                for listener in self.on_reply:
+                    listener(new[0])
+                yield new.popleft()
         self._busy |= round.at_work
         self.retried = round.retried
-        return [*replies, *round.unsent()]
+        yield from round.unsent()
 
     def _free(self) -> list[int]:
         return [host for host in self.hosts.present() if host not in self._busy]
@@ -190,13 +192,13 @@ class CohortGrid(GridAround):
     def _plan(self, round: Dispatch, messages: list[Message]) -> None:
         """Who goes where: anywhere, or to the one host that a client has."""
         if self.hosts.shared:
-            round.add(balance(messages, self.size, max(len(self._free()), 1), self.chunk), None)
+            round.add(balance(messages, self.size, max(len(self._free()), 1), self.chunk, self.most), None)
             return
         by_host: dict[int, list[Message]] = defaultdict(list)
         for message in messages:
             by_host[self.hosts.owner(message.metadata.dst_node_id)].append(message)
         for host, own in by_host.items():
-            round.add(balance(own, self.size, 1, self.chunk), host)
+            round.add(balance(own, self.size, 1, self.chunk, self.most), host)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         raise NotImplementedError("hosts are addressed by send and send_and_receive only")
@@ -212,6 +214,10 @@ class Pending:
     grid: CohortGrid
     round: Dispatch
 
-    def wait(self) -> list[Reply]:
-        """The replies, in the order in which they came."""
+    def replies(self) -> Iterator[Reply]:
+        """Each as soon as it has come. Until the last one is taken, the clock runs and hosts are given work."""
         return self.grid.receive(self.round)
+
+    def wait(self) -> list[Reply]:
+        """All of them, in the order in which they came."""
+        return list(self.replies())

@@ -7,7 +7,8 @@ for the attack's success: nobody else knows a trigger that attackers have search
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,19 +61,16 @@ class Memories:
         added.metadata.group_id, added.metadata.ttl = message.metadata.group_id, message.metadata.ttl
         return added
 
-    def take(self, replies: Iterable[Reply]) -> list[Reply]:
+    def take(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies without what attackers want to see again, which is kept; the lowest id wins."""
-        found = sorted(replies, key=lambda reply: -reply.client)
-        for reply in found:
-            if reply.records is not None and reply.client in self._attackers and MEMORY in reply.records:
-                self._keep(reply.client, reply.records[MEMORY])
-        return [_without_memory(reply) for reply in replies]
-
-    def _keep(self, client: int, record: object) -> None:
-        assert isinstance(record, ArrayRecord)
-        arrays = {name: np.array(view(array)) for name, array in record.items()}
-        self.asked[client] = int(arrays.pop(TIMES))
-        self.common = arrays or self.common
+        attackers, lowest = self._attackers, math.inf
+        for reply in replies:
+            if reply.records is not None and reply.client in attackers and MEMORY in reply.records:
+                arrays = _arrays(reply.records[MEMORY])
+                self.asked[reply.client] = int(arrays.pop(TIMES))
+                if arrays and reply.client < lowest:
+                    self.common, lowest = arrays, reply.client
+            yield _without_memory(reply)
 
     def notes(self) -> dict[str, torch.Tensor]:
         """What the attack itself wrote down last, for evaluations."""
@@ -89,7 +87,7 @@ class Memories:
 
     def state(self) -> dict[str, np.ndarray]:
         """For the checkpoint."""
-        return {**self.common, **{f"{COUNTS}{client}": np.array(count) for client, count in self.asked.items()}}
+        return {**self.common, **{f"{COUNTS}{client}": np.array(n) for client, n in sorted(self.asked.items())}}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """From a checkpoint."""
@@ -101,6 +99,11 @@ class Memories:
 
 def _record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.array(array, order="C")) for name, array in arrays.items()})
+
+
+def _arrays(record: object) -> dict[str, np.ndarray]:
+    assert isinstance(record, ArrayRecord)
+    return {name: np.array(view(array)) for name, array in record.items()}
 
 
 def _without_memory(reply: Reply) -> Reply:

@@ -18,12 +18,15 @@ from thistle.attacks.poisoning.parts import Facts
 from thistle.attacks.roles import SIMULATED, attackers, panel
 from thistle.client import malicious
 from thistle.client.app import app, role
+from thistle.client.memory import write_memory
 from thistle.client.work import Work
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_json
 from thistle.flower_compat.messages import identify
 from thistle.protocol.layout import Layout, to_record, to_state
+from thistle.protocol.records import MEMORY
 from thistle.server.transport.memories import Memories
+from thistle.server.transport.reply import Reply
 from thistle.tasks.models import build_model
 from thistle.tasks.task import cached_task
 
@@ -141,6 +144,18 @@ def test_each_attacker_counts_for_itself() -> None:
         return role(Work.of(asked.content, client, federation.experiment, federation.node_config))
 
     assert (role_of(0), role_of(1), role_of(2)) == ("malicious", "honest", "honest")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3), (3, 1, 0)])
+def test_the_lowest_attackers_memory_is_kept_in_whatever_order_they_reply(order: tuple[int, ...]) -> None:
+    """Client 0 has nothing to remember, client 3 is honest."""
+    federation = Client({**TINY, "attack.kind": "poisoned-fl", "attack.clients": "0-2"})
+    memories = Memories(federation.experiment)
+    notes = {one: {"note": torch.tensor(float(one))} for one in (1, 2, 3)}
+    coming = [Reply(one, "1", {MEMORY: write_memory({}, notes.get(one, {}))}) for one in (*order, 2)]
+    assert not any(reply.records for reply in memories.take(coming))
+    assert {name: array.tolist() for name, array in memories.common.items()} == {"note": 1.0}
+    assert list(memories.state()) == ["note", "asked/0", "asked/1", "asked/2"]
 
 
 def test_all_colluders_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from tests.federations import model_sha, rounds, run, tiny
 from tests.messages import request
@@ -19,6 +21,7 @@ from thistle.engines.inline import InlineGrid
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import read_lines
 from thistle.protocol.layout import to_record
+from thistle.server import federation
 from thistle.server.transport.dispatch import balance
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts
@@ -74,7 +77,7 @@ def test_the_grid_speaks_flower(tmp_path: Path) -> None:
     experiment = tiny(tmp_path, "flower")
     hosts = Hosts(experiment.task.clients, 100)
     inner = ScriptedGrid(experiment, {}, lambda host, ids, number: "lost" if ids == [2] else "yes")
-    grid = CohortGrid(inner, hosts, lambda client: 1, chunk=1, limit=60.0)
+    grid = CohortGrid(inner, hosts, lambda client: 1, chunk=1, most=1, limit=60.0)
     task = prepare_task(experiment.task, experiment.seed, False)
     facts = ConfigRecord({"classes": list(task.dataset.classes), "shape": list(task.shape)})
     grid.gather(0, 5.0, RecordDict({"config": facts}))
@@ -92,15 +95,19 @@ def test_the_grid_speaks_flower(tmp_path: Path) -> None:
 EVERYBODY = {"task.clients": 6, "client.per-round": 6, "rounds": 2}
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 10))
-def test_chunks_hold_everybody_once_and_are_balanced(sizes: list[int], hosts: int, chunk: int) -> None:
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 9), st.integers(0, 10), st.integers(1, 60)
+)
+def test_chunks_hold_everybody_once_and_are_balanced(sizes: list[int], hosts: int, chunk: int, most: int) -> None:
     messages = [request(client) for client in range(len(sizes))]
-    chunks = balance(messages, sizes.__getitem__, hosts, chunk)
+    chunks = balance(messages, sizes.__getitem__, hosts, chunk, most)
     assert sorted(m.metadata.dst_node_id for part in chunks for m in part) == list(range(len(sizes)))
     assert all(chunks)
     if chunk:
         assert all(len(part) <= chunk for part in chunks)
     else:
+        assert all(len(part) <= most for part in chunks)
+    if not chunk and len(sizes) <= most:
         loads = [sum(sizes[m.metadata.dst_node_id] for m in part) for part in chunks]
         assert len(chunks) <= hosts and max(loads) <= sum(sizes) / hosts + max(sizes)
 
@@ -112,6 +119,49 @@ def test_packing_does_not_change_a_bit(tmp_path: Path, strategy: str) -> None:
         packed = {"runtime.workers": workers, "runtime.chunk": chunk, "strategy.name": strategy}
         shas.add(model_sha(run(tiny(tmp_path, f"{workers}-{chunk}", **packed))))
     assert len(shas) == 1
+
+
+class Watched(InlineGrid):
+    """Counts the models that are still alive when a host is about to answer."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(client_app, experiment, experiment.runtime.workers)
+        self.answered: list[int] = []
+        """How many clients each of the hosts' answers held."""
+        self.alive: list[int] = []
+        self._models: list[weakref.ref[ArrayRecord]] = []
+
+    def _answer(self, message: Message) -> Message:
+        self.alive.append(sum(model() is not None for model in self._models))
+        answer = super()._answer(message)
+        if message.metadata.message_type.startswith("train"):
+            models = [record for record in answer.content.values() if isinstance(record, ArrayRecord)]
+            self.answered.append(len(models))
+            self._models += map(weakref.ref, models)
+        return answer
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "rofsl"])
+def test_models_are_let_go_before_the_next_are_trained(tmp_path: Path, strategy: str) -> None:
+    everybody = {"client.per-round": 12, "rounds": 2, "runtime.chunk": 2, "strategy.name": strategy}
+    experiment = tiny(tmp_path, **everybody)
+    grid = Watched(experiment)
+    run(experiment, grid)
+    assert grid.answered == [2] * 12
+    assert max(grid.alive) <= 2 * grid.answered[0]
+
+
+def test_a_message_holds_no_more_models_than_memory_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(tmp_path, "whole", **{"client.per-round": 12, "rounds": 1})
+    whole = Watched(experiment)
+    expected = model_sha(run(experiment, whole))
+    assert whole.answered == [6, 6]
+    model = sum(array.nbytes for array in load_file(tmp_path / "whole" / "model.safetensors").values())
+    monkeypatch.setattr(federation, "MESSAGE", 2 * model)
+    experiment = tiny(tmp_path, "parts", **{"client.per-round": 12, "rounds": 1})
+    parts = Watched(experiment)
+    assert model_sha(run(experiment, parts)) == expected
+    assert parts.answered == [2] * 6
 
 
 def test_hosts_that_own_their_clients_give_the_same_model(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tests.messages import error_reply, reply, unchecked
 from thistle.protocol.layout import Layout, record_bytes, to_record, to_state
 from thistle.protocol.verdict import Verdict
 from thistle.server.guard.inspection import Expected, Guard, Inspection
+from thistle.server.transport.reply import Reply
 from thistle.strategies.flower import as_messages
 
 CLIENTS = range(10)
@@ -109,6 +112,27 @@ def test_answers_are_the_same_where_updates_are_not_kept() -> None:
     inspection = guard.inspect(SENT, CLIENTS, map(unchecked, OTHERS), EXPECTED, "1")
     assert len(inspection.updates) == 1
     assert [bits(message) for message in as_messages(inspection.answers, 1)] == ALONE
+
+
+def test_where_only_updates_are_kept_no_reply_is_there_when_the_next_comes() -> None:
+    model, count = nn.Sequential(nn.Linear(500, 500), nn.BatchNorm1d(500)), 20
+    layout, sent = Layout.of(model), to_record(model.state_dict())
+    guard = Guard(layout, CLASSES, lambda client: CAP, keeps_models=False)
+    metrics = MetricRecord({"num-examples": 50, "loss": 1.5, "seconds": 0.1})
+
+    def coming() -> Iterator[Reply]:
+        for client in range(count):
+            yield Reply(client, "1", RecordDict({"arrays": to_record(model.state_dict()), "metrics": metrics}))
+
+    tracemalloc.start()
+    try:
+        inspection = guard.inspect(sent, range(count), coming(), EXPECTED, "1")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(inspection.updates) == count
+    assert all(list(answer.arrays) == [entry.name for entry in layout.buffers] for answer in inspection.answers)
+    assert most < (count + 6) * layout.num_bytes
 
 
 def test_messages_hold_the_very_bytes_that_came() -> None:

@@ -73,13 +73,14 @@ class Replay:
         there: Any = SimpleNamespace(get_node_ids=lambda: ids["available"])
         enough = ids["available"] and strategy.configure_train(number, self.arrays, config, there)
         asked = {message.metadata.dst_node_id: asked_rank(config_of(message)) for message in enough or ()}
-        replies = [self._reply(*reply) for reply in said["replies"]]
+        replies: Iterator[Reply] = (self._reply(*reply) for reply in said["replies"])
         own, most = set(ids["own_data"]), client.max_examples
         guard = Guard(
             self.layout,
             task.classes,
             lambda one: most if one in own else min(most, task.partition.size(one)),
             keeps_updates=self.blocks or self.clipping is not None,
+            keeps_models=not self.blocks,
         )
         losses = LOSSES if strategy.report_losses else frozenset[str]()
         required = ALWAYS | losses if strategy.losses_required else ALWAYS

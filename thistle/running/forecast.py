@@ -11,8 +11,8 @@ from thistle.tasks.task import Task
 
 PROCESS = 0.45e9
 """Bytes that a process with torch and Flower holds (measured; Ray's own processes together as much again)."""
-COPIES = 6
-"""Copies of a client's model alive at once, host and server together: arrays, encoded, in transit, updates."""
+COPIES = 2
+"""Copies of a client's model alive at once: its update, and as much again for what a rule makes of all of them."""
 
 
 def plan(experiment: Experiment, task: Task, engine: str, cores: int) -> str:
