@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -14,19 +13,17 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from safetensors.torch import save
 
 from thistle.attacks.training.loss import server_loss
 from thistle.experiments.errors import RunFailed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.randomness import reseed_globals
-from thistle.experiments.runfolder import RunFolder, read_json, read_lines, write_atomically, write_json
+from thistle.experiments.runfolder import RunFolder, read_json, read_lines, write_json
 from thistle.experiments.settings import learning_rate
 from thistle.protocol.announce import announce
-from thistle.protocol.layout import Layout, record_bytes, sha256, to_record, to_state, view
-from thistle.protocol.records import config_of
+from thistle.protocol.layout import Layout, record_bytes, to_record, view
 from thistle.protocol.text import last_line
-from thistle.protocol.training import ALWAYS, LOSS, LOSSES, RATE, REPORT_CLASSES, REPORT_LOSSES, asked_rank, task_facts
+from thistle.protocol.training import ALWAYS, LOSS, LOSSES, RATE, REPORT_CLASSES, REPORT_LOSSES, task_facts
 from thistle.protocol.verdict import Verdict
 from thistle.server.client_tests import ClientTests
 from thistle.server.evaluation import Evaluation
@@ -36,18 +33,20 @@ from thistle.server.guard.inspection import Expected, Guard, Inspection
 from thistle.server.open_round import OpenRound
 from thistle.server.recording.audit import Audit
 from thistle.server.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from thistle.server.recording.detection import UNKNOWN, Truth
+from thistle.server.recording.detection import Truth
 from thistle.server.recording.environment import environment
+from thistle.server.recording.finish import write_results
 from thistle.server.recording.recorder import Recorder
 from thistle.server.recording.sites import outcomes
 from thistle.server.sites import Sites
-from thistle.server.stopping import is_lost, is_spent, why_ended, why_lost
+from thistle.server.stopping import in_rounds, is_lost, is_spent, why_ended, why_lost
 from thistle.server.transport.dispatch import MESSAGE
 from thistle.server.transport.grid import CohortGrid
 from thistle.server.transport.hosts import Hosts, read_bindings
 from thistle.server.transport.memories import Memories
 from thistle.server.transport.remote import STOPPED
 from thistle.server.transport.reply import Reply
+from thistle.server.transport.requests import array_bytes, ranks_asked
 from thistle.strategies.accounting import local as local_privacy
 from thistle.strategies.build import make_strategy
 from thistle.tasks.models import build_model
@@ -137,8 +136,8 @@ class Federation:
             if self._open:
                 self._open.cancel()
         self._save()
-        if why_ended(self.experiment, self.recorder.rounds):
-            self._finish(self.recorder)
+        if ended := why_ended(self.experiment, self.recorder.rounds):
+            self._finish(ended)
         else:
             self.folder.set_status("paused", message=f"paused after round {self._last}, as run.until says")
 
@@ -200,9 +199,9 @@ class Federation:
             return
         self._lost += 1
         if self._lost >= stop.lost_rounds:
-            raise RunFailed(f"{_rounds(self._lost)} in a row taught the model nothing: {why_lost(line, verdicts)}")
+            raise RunFailed(f"{in_rounds(self._lost)} in a row taught the model nothing: {why_lost(line, verdicts)}")
         if line["round"] == self.experiment.rounds and all(is_lost(stop, line) for line in self.recorder.rounds):
-            raise RunFailed(f"{_rounds(self._lost)}, and the model learnt nothing: {why_lost(line, verdicts)}")
+            raise RunFailed(f"{in_rounds(self._lost)}, and the model learnt nothing: {why_lost(line, verdicts)}")
 
     def _save(self) -> None:
         """The last round that counts, if that is still to be done."""
@@ -233,7 +232,7 @@ class Federation:
         ahead = self._overlap(messages)
         replies = pending.replies() if self.memories is None else self.memories.take(pending.replies())
         asked = [message.metadata.dst_node_id for message in messages]
-        ranks = _ranks(messages)
+        ranks = ranks_asked(messages)
         inspection = self.guard.inspect(self.arrays, asked, replies, self._expected(), str(number), ranks)
         replied = time.perf_counter()
         self._close()
@@ -243,7 +242,7 @@ class Federation:
         line: dict[str, Any] = {
             "round": number,
             "lr": rate,
-            "bytes_down": _array_bytes(messages),
+            "bytes_down": array_bytes(messages),
             "bytes_up": inspection.num_bytes,
             **local_privacy(client, number),
         }
@@ -371,51 +370,13 @@ class Federation:
         logger.info("continuing after round %d", checkpoint.round)
         return checkpoint.round
 
-    def _finish(self, recorder: Recorder) -> None:
-        state = to_state(self.arrays)
-        about = {key: json.dumps(value, ensure_ascii=False) for key, value in self.facts.items()}
-        model = save({name: tensor.contiguous() for name, tensor in state.items()}, about)
-        write_atomically(self.folder.model, model)
-        summary = recorder.summary(self.experiment.evaluate.window, self.experiment.attack if self.truth else None)
-        ended = why_ended(self.experiment, recorder.rounds)
-        if recorder.lost:
-            last, count = recorder.lost[-1], f"{len(recorder.lost)} of {_rounds(len(recorder.rounds))}"
-            logger.warning("%s taught the model nothing; the last, round %d: %s", count, last["round"], last["kept"])
-        if recorder.score and recorder.score.every_attacker_failed:
-            failures = recorder.score.failed_attackers
-            logger.warning("every attacker failed, %d times in total: nobody attacked (see verdicts.jsonl)", failures)
-        document = {"name": self.folder.path.name, **summary, "ended": ended, "model_sha256": sha256(state)}
-        write_json(self.folder.summary, document)
-        write_json(self.folder.truth, UNKNOWN if self.truth is None else self.truth.document())
+    def _finish(self, ended: str) -> None:
+        """The last files, and word of it."""
+        write_results(self.folder, self.experiment, self.recorder, self.truth, self.arrays, self.facts, ended)
         self.audit.finished(self.arrays)
         self.folder.set_status("finished")
         if self.deployed:
             announce("finished", summary=read_json(self.folder.summary))
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round{'s' * (count != 1)}"
-
-
-def _ranks(messages: list[Message]) -> dict[int, float]:
-    """The clients that were asked for factors, and of which rank."""
-    asked = {key: asked_rank(config_of(message)) for key, message in _distinct(messages).items()}
-    ranks = ((message.metadata.dst_node_id, asked[id(message.content)]) for message in messages)
-    return {client: rank for client, rank in ranks if rank is not None}
-
-
-def _array_bytes(messages: list[Message]) -> int:
-    """Of the model, and of whatever else of that kind goes to the clients."""
-    sizes = {
-        key: record_bytes(record for record in message.content.values() if isinstance(record, ArrayRecord))
-        for key, message in _distinct(messages).items()
-    }
-    return sum(sizes[id(message.content)] for message in messages)
-
-
-def _distinct(messages: list[Message]) -> dict[int, Message]:
-    """One message for each content: most clients of a round are sent the same."""
-    return {id(message.content): message for message in messages}
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

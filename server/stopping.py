@@ -18,6 +18,11 @@ NEXT = ("privacy.next", "privacy.local-next")
 """ε after one more round."""
 
 
+def in_rounds(count: int) -> str:
+    """`1 round`, `3 rounds`."""
+    return f"{count} round{'s' * (count != 1)}"
+
+
 def is_spent(stop: Stop, line: dict[str, Any]) -> bool:
     """Whether one more round would take more privacy than there is."""
     return 0 < stop.epsilon < max(line.get(key) or 0.0 for key in NEXT)
