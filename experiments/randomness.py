@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
+
+
+ONE_AT_A_TIME = threading.RLock()
+"""The global generators belong to the whole process: whoever seeds them holds this, so that its threads take turns."""
 
 
 def seed_for(seed: int, purpose: str, *where: int | str) -> int:

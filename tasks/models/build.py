@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from thistle.experiments import settings
 from thistle.experiments.errors import UserError
 from thistle.experiments.plugins import is_own, make_own, wrong_result
-from thistle.experiments.randomness import seed_for
+from thistle.experiments.randomness import ONE_AT_A_TIME, seed_for
 from thistle.protocol.text import last_line
 from thistle.tasks.dataset import Shape
 from thistle.tasks.models.layers import fit_network
@@ -33,7 +33,7 @@ def build_model(model: settings.Model, shape: Shape, classes: int, seed: int) ->
         own = rate if model.dropout is True else float(model.dropout)
         return nn.Dropout(own) if own > 0 else nn.Identity()
 
-    with torch.random.fork_rng(devices=[]):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))
         network = _own(model, shape, classes) if is_own(model.name) else _named(model.name, shape, classes, dropout)
         if isinstance(model, settings.Network):

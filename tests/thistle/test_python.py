@@ -25,8 +25,11 @@ from rich.console import Console
 import thistle
 from tests.federations import TINY, model_sha, tiny
 from tests.federations import run as run_federation
+from thistle.engines.inline import undisturbed
 from thistle.experiments.experiment import Experiment
 from thistle.experiments.runfolder import RunFolder, read_json
+from thistle.running.launch import Engine, Launch
+from thistle.running.prepare import make_experiment
 from thistle.terminal import progress, screen
 from thistle.terminal.progress import RunProgress
 
@@ -228,6 +231,25 @@ def test_two_threads_at_once(run: thistle.Run, tmp_path: Path) -> None:
     assert {one.folder.name for one in found} == {"digits-clean", "digits-clean-2"}
     logs = [(one.folder / "log.txt").read_text().splitlines() for one in found]
     assert len(logs[0]) == len(logs[1]), "nobody writes into another's log"
+
+
+def test_what_another_thread_checks_does_not_disturb_a_run(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def check() -> str:
+        begun.set()
+        return Launch(Engine.INLINE, quiet=True).check(make_experiment("digits-clean", TINY, "other", str(tmp_path)))
+
+    with ThreadPoolExecutor(1) as pool:
+        with undisturbed():
+            torch.manual_seed(7)
+            before = torch.get_rng_state()
+            plan = pool.submit(check)
+            begun.wait()
+            with pytest.raises(TimeoutError):
+                plan.result(timeout=1)
+            assert torch.equal(torch.get_rng_state(), before)
+        assert "mlp" in plan.result(timeout=100)
 
 
 def test_frames(run: thistle.Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from flwr.serverapp import Grid
 
 from thistle.attacks.roles import SIMULATED
 from thistle.experiments.experiment import Experiment
+from thistle.experiments.randomness import ONE_AT_A_TIME
 from thistle.flower_compat.error_codes import ErrorCode
 from thistle.flower_compat.messages import identify, name_message
 
@@ -91,10 +91,6 @@ def run_inline(experiment: Experiment) -> None:
     main(grid, context)
 
 
-_one_at_a_time = threading.RLock()
-"""Random generators, torch's threads and the log belong to the whole process: its threads take turns."""
-
-
 @contextmanager
 def quiet_flower() -> Iterator[None]:
     """Without what Flower's strategies log of their rounds, of which progress and run folder tell already."""
@@ -109,8 +105,11 @@ def quiet_flower() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give the process back as it was: a run seeds the global generators and sets torch's threads."""
-    with _one_at_a_time, quiet_flower():
+    """Give the process back as it was: a run seeds the global generators and sets torch's threads.
+
+    These and the log belong to the whole process, so other threads wait.
+    """
+    with ONE_AT_A_TIME, quiet_flower():
         states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
         try:
             yield

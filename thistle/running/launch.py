@@ -79,9 +79,11 @@ class Launch:
         check_own(experiment, task.classes)
         check_evaluation(experiment.evaluate, task.classes)
         if is_own(experiment.strategy.name) or is_own(experiment.attack.kind):
+            from thistle.engines.inline import undisturbed
             from thistle.running.dry_run import dry_run
 
-            dry_run(experiment, task)
+            with undisturbed():
+                dry_run(experiment, task)
         return plan(experiment, task, self.engine.value, cores())
 
     @contextmanager
