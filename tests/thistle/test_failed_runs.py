@@ -63,3 +63,31 @@ def test_a_cell_that_learnt_nothing_has_failed_and_one_that_an_attack_destroyed_
     (summary,) = map(read_json, finished(home))
     assert summary["lost_rounds"] == summary["rounds"] == 4
     assert "4 rounds, 4 of them lost" in done.stderr
+
+
+ABRUPT = """\
+import os
+import sys
+
+from thistle.strategies import Pipeline
+
+
+class Abrupt(Pipeline):
+    def rule(self, updates, weights):
+        if sys.argv[0] == "-c":  # in the process that carries out runs, not where it is tried before
+            os.write(2, b"out of luck\\n")
+            os._exit(1)
+        return updates.mean(dim=0)
+"""
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.ray)])
+def test_what_a_process_said_when_it_died_is_passed_on(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "mine.py").write_text(ABRUPT)
+    (tmp_path / "one.toml").write_text(
+        f'preset = "digits-clean"\nengine = "{engine}"\nseeds = [0]\n[set]\nstrategy.name = "mine:Abrupt"\nrounds = 2\n'
+        '[axes]\nattack.kind = ["none"]\n'
+    )
+    done = thistle("sweep", "one.toml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "its process died (exit code 1): out of luck" in " ".join(done.stderr.split())

@@ -23,6 +23,8 @@ LOG = "log.txt"
 """In the session's folder: what the process says."""
 MOST = 256
 """Files that may be open when this process starts."""
+TAIL = 4096
+"""Bytes of it that are passed on if the process has ended by itself."""
 GRACE = 1.0
 """Seconds that processes get to end by themselves."""
 
@@ -64,6 +66,13 @@ def sweep(session: str) -> None:
         psutil.wait_procs(processes, timeout=GRACE if attempt == 0 else 1.0)
 
 
+def pass_on(log: str) -> None:
+    """The end of it, to whoever started us."""
+    with open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - TAIL))
+        os.write(sys.stderr.fileno(), file.read())
+
+
 def keep(session: str, home: str, command: list[str]) -> int:
     """Run `command` until it dies or our standard input closes; then sweep. Returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -84,6 +93,8 @@ def keep(session: str, home: str, command: list[str]) -> int:
             readable, _, _ = select.select([sys.stdin], [], [], 0.2)
             if readable and not os.read(sys.stdin.fileno(), 1024):
                 break
+        else:
+            pass_on(os.path.join(home, LOG))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sweep(session)

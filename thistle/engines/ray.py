@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from thistle.engines.flower_programs import flower_environment
@@ -54,7 +55,7 @@ class RayProcess(RunProcess):
         stage_code(self.home / APP, experiment)
         super().carry_out(experiment, folder, progress)
 
-    def launch(self, descriptor: int) -> subprocess.Popen[bytes]:
+    def launch(self, descriptor: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
         self.session, self.home = uuid4().hex, Path(tempfile.mkdtemp(prefix="thistle-"))
         app = self.stage()
         settings = [self.client, f"{descriptor}", f"{self.runtime.workers}", self.runtime.device]
@@ -63,6 +64,7 @@ class RayProcess(RunProcess):
             [sys.executable, str(KEEPER), self.session, str(self.home), *command],
             env=_environment(self.home, app, self.runtime.ray_address),
             stdin=subprocess.PIPE,
+            stderr=errors,
             pass_fds=[descriptor],
             start_new_session=True,
             cwd=self.home,  # Ray's workers import from where they are started: not from the user's folder
