@@ -96,6 +96,14 @@ def browser() -> Iterator[Any]:
         made.close()
 
 
+@pytest.fixture(autouse=True)
+def tidy(browser: Any) -> Iterator[None]:
+    """Close each test's pages, which would keep their charts in memory."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

@@ -73,7 +73,7 @@ class RunProcess:
         if self._process is None or self._process.poll() is not None:
             self.end()
             self._line, theirs = multiprocessing.Pipe()
-            self._said = tempfile.TemporaryFile()
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in `end`
             self._process = self.launch(theirs.fileno(), self._said)
             theirs.close()
         return self._process
