@@ -128,6 +128,8 @@ def _run_all(message: Message, context: Context) -> Iterator[tuple[int, RecordDi
     first = next(iter(contents.values()))
     _make_ready(TrainRequest.read(cast(ConfigRecord, first[CONFIG])), context)  # before any client's clock starts
     node_config = {**context.node_config, **({SIMULATED: True} if _in_ray() else {})}
+    if _in_ray() and not _in_users_process(context):
+        ray_workers.obey_sigterm()
     with Watchdog(limit, mortal=not _in_users_process(context)) as watchdog, Alarm() as alarm:
         for client, content in contents.items():
             left = over - time.time()

@@ -149,7 +149,7 @@ def test_five_killed_workers_in_a_row_cost_nobody_a_result(tmp_path: Path, whole
                 time.sleep(0.05)
             time.sleep(0.7)  # in the middle of the next round, in which client 0 is slow
             victim = max(workers(session), key=lambda process: process.pid)
-            os.kill(victim.pid, signal.SIGKILL)
+            os.kill(victim.pid, signal.SIGKILL if number % 2 else signal.SIGTERM)
             killed.append(victim.pid)
 
     slow = {number: dict.fromkeys(range(0, 10, 5), "slow") for number in range(2, 7)}

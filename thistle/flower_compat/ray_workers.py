@@ -9,6 +9,7 @@ before it makes them, so that importing `thistle.client.app` is the moment to pu
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,16 @@ def ray_node() -> str:
     """The Ray node that this process works on; empty where Ray has no part in it."""
     ray = sys.modules.get("ray")
     return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
+
+
+def obey_sigterm() -> None:
+    """Called in a worker: when it is told to end, it does so at once.
+
+    Ray's own handler raises SystemExit wherever the process is. In the middle of a client's training this would count
+    as that client's failure, and a server that is being ended, too, could still complete the round without it.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def _hand_out(state: Any, queue: Any, nodes_mapping: dict[int, int], f_stop: threading.Event) -> None:
