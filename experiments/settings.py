@@ -269,8 +269,8 @@ class Stop(Section):
     """The run fails after this many rounds in a row in which the model learns nothing, see
     [Runs that fail](#runs-that-fail); 0: never."""
     lost_if_rejected: bool = True
-    """Whether a round counts as lost if the guard rejected every reply, or the aggregate. Sweeps and the demo set
-    `false`, because an attack that destroys a model is a result."""
+    """Whether a round counts as lost if the guard rejected so many replies that there is no new model, or rejected the
+    aggregate. Sweeps and the demo set `false`, because an attack that destroys a model is a result."""
 
 
 class Runtime(Section):

@@ -51,8 +51,9 @@ def is_lost(stop: Stop, line: dict[str, Any]) -> bool:
 
 
 def _is_destroyed(line: dict[str, Any]) -> bool:
-    """Whether it was the guard that found nothing to learn from: everybody did their work, and it is of no use."""
-    return line["kept"] == NOT_FINITE or bool(line["rejected"] and not line["accepted"] and not line["failed"])
+    """Whether it was the guard that left nothing to learn from, or too little for the strategy: everybody did their
+    work, and it is of no use."""
+    return line["kept"] == NOT_FINITE or (line["rejected"] > line["accepted"] and not line["failed"])
 
 
 def why_lost(line: dict[str, Any], verdicts: Sequence[Verdict]) -> str:

@@ -75,6 +75,16 @@ def test_replies_that_are_all_rejected_fail_the_run_unless_that_is_a_result(tmp_
     assert load_checkpoint(folder.checkpoints).round == 4  # type: ignore[union-attr]
 
 
+def test_so_is_a_model_of_which_so_few_replies_are_left_that_the_rule_raises(tmp_path: Path) -> None:
+    ruined = {"attack.kind": "scale", "attack.strength": 1e9, "attack.clients": "0-10"}
+    ruined |= {"strategy.name": "krum", "strategy.malicious": 1, "client.per-round": 12}
+    _, message = failed(tmp_path, **ruined)
+    assert "aggregate.failed: ValueError: Krum needs" in message and "11 of 12 replies were rejected" in message
+    folder = run(tiny(tmp_path, "result", **ruined, **{"stop.lost-if-rejected": False}))
+    summary = read_json(folder.summary)
+    assert (summary["rounds"], summary["lost_rounds"]) == (4, 4)
+
+
 def test_clients_that_fail_are_no_attack_that_won(tmp_path: Path, broken: Break) -> None:
     broken(lambda client, number: True)
     _, message = failed(tmp_path, **{"stop.lost-if-rejected": False})
